@@ -1,0 +1,403 @@
+// The Python face of kernels.h: checks types, contiguity and sizes, drops the GIL, and makes payloads.
+//
+// Tensors are flat float32 CPU arrays and are never converted or copied. Encoders return a bytearray, or None where the
+// input holds an inf or a nan. Readers return None, or a sentence that says why the payload is refused.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bytes.h"
+#include "dispatch.h"
+#include "kernels.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace thinwire {
+namespace {
+
+using Input = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Indices = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// What every kernel call runs under.
+struct Unlocked {
+  nb::gil_scoped_release gil;
+  DefaultFloatMode mode;
+};
+
+void require(bool holds, const char* otherwise) {
+  if (!holds) throw nb::value_error(otherwise);
+}
+
+void require_same(size_t a, size_t b) { require(a == b, "arrays differ in size"); }
+
+template <class Array>
+size_t numel(const Array& x) {
+  require(x.size() <= kMaxNumel, "more than 2^31 - 1 elements");
+  return x.size();
+}
+
+// A read-only view of any contiguous bytes.
+class Bytes {
+ public:
+  explicit Bytes(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  ~Bytes() { PyBuffer_Release(&view_); }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+  const uint8_t* data() const { return static_cast<const uint8_t*>(view_.buf); }
+  size_t size() const { return static_cast<size_t>(view_.len); }
+
+ private:
+  Py_buffer view_{};
+};
+
+// A bytearray that `write` fills and that is then cut to what was written. None if nothing was.
+template <class Write>
+nb::object make_payload(size_t capacity, Write write) {
+  nb::object array = nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(capacity)));
+  if (!array.is_valid()) throw nb::python_error();
+  auto* data = reinterpret_cast<uint8_t*>(PyByteArray_AsString(array.ptr()));
+  prefer_huge_pages(data, capacity);
+  size_t written = 0;
+  {
+    Unlocked unlocked;
+    written = write(data);
+  }
+  if (written == 0 && capacity != 0) return nb::none();
+  if (PyByteArray_Resize(array.ptr(), static_cast<Py_ssize_t>(written)) != 0) throw nb::python_error();
+  return array;
+}
+
+std::optional<std::string> sentence(const Fault& fault) {
+  if (!fault) return std::nullopt;
+  if (fault.found == 0 && fault.expected == 0) return fault.what;
+  return std::string(fault.what) + ": found " + std::to_string(fault.found) + ", expected " +
+         std::to_string(fault.expected);
+}
+
+// check(data, nbytes, n), and if it finds nothing wrong, apply(data, nbytes, n).
+template <class Check, class Apply>
+std::optional<std::string> read_payload(nb::handle payload, const Output& out, Check check, Apply apply) {
+  const Bytes bytes(payload);
+  const size_t n = numel(out);
+  Fault fault;
+  {
+    Unlocked unlocked;
+    fault = check(bytes.data(), bytes.size(), n);
+    if (!fault) apply(bytes.data(), bytes.size(), n);
+  }
+  return sentence(fault);
+}
+
+struct Entries {
+  explicit Entries(size_t capacity) : index(new uint32_t[capacity]), value(new float[capacity]) {}
+  std::unique_ptr<uint32_t[]> index;
+  std::unique_ptr<float[]> value;
+  size_t count = 0;
+};
+
+Entries unpack(const uint8_t* payload, size_t nbytes, size_t n) {
+  Entries entries(sparse_count(payload, nbytes));
+  entries.count = sparse_count(payload, nbytes);
+  sparse_unpack(payload, nbytes, n, entries.index.get(), entries.value.get());
+  return entries;
+}
+
+nb::object topk_encode(Input x, size_t k, Select select, Values values) {
+  const size_t n = numel(x);
+  require(k <= n, "k is larger than the array");
+  return make_payload(sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+    Entries taken(k);
+    taken.count = topk(x.data(), n, k, select, taken.index.get(), taken.value.get());
+    return sparse_encode(taken.index.get(), taken.value.get(), taken.count, n, values, payload);
+  });
+}
+
+// Encodes what was taken out of `residual` and puts back what the coding of the values lost.
+size_t encode_taken(Entries& taken, size_t n, Values values, float* residual, uint8_t* payload) {
+  std::vector<float> wanted(taken.value.get(), taken.value.get() + taken.count);
+  const size_t nbytes = sparse_encode(taken.index.get(), taken.value.get(), taken.count, n, values, payload);
+  for (size_t i = 0; i < taken.count; ++i) wanted[i] -= taken.value[i];
+  scatter(taken.index.get(), wanted.data(), taken.count, residual);
+  return nbytes;
+}
+
+nb::object residual_topk_encode(Input gradient, Output residual, size_t k, Select select, Values values, float gain,
+                                float keep) {
+  const size_t n = numel(gradient);
+  require_same(n, residual.size());
+  require(k <= n, "k is larger than the array");
+  return make_payload(sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+    Entries taken(k);
+    taken.count = residual_topk(gradient.data(), n, k, select, {gain, keep}, residual.data(), taken.index.get(),
+                                taken.value.get());
+    return encode_taken(taken, n, values, residual.data(), payload);
+  });
+}
+
+nb::object dgc_topk_encode(Input gradient, Output velocity, Output residual, size_t k, Select select, Values values,
+                           float gain, float keep, float momentum, bool nesterov, bool mask) {
+  const size_t n = numel(gradient);
+  require_same(n, residual.size());
+  require_same(n, velocity.size());
+  require(k <= n, "k is larger than the array");
+  return make_payload(sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+    Entries taken(k);
+    taken.count = dgc_topk(gradient.data(), n, k, select, {gain, keep}, {momentum, nesterov, mask}, velocity.data(),
+                           residual.data(), taken.index.get(), taken.value.get());
+    return encode_taken(taken, n, values, residual.data(), payload);
+  });
+}
+
+nb::object nonzero_encode(Input x) {
+  const size_t n = numel(x);
+  Entries entries(0);
+  {
+    Unlocked unlocked;
+    const size_t count = nonzero(x.data(), n, nullptr, nullptr, 0);
+    entries = Entries(count);
+    nonzero(x.data(), n, entries.index.get(), entries.value.get(), count);
+    entries.count = count;
+  }
+  return make_payload(sparse_max_nbytes(n, entries.count, Values::kFloat32), [&](uint8_t* payload) {
+    return sparse_encode(entries.index.get(), entries.value.get(), entries.count, n, Values::kFloat32, payload);
+  });
+}
+
+// The weighted sum of sparse payloads as one sparse payload; all must have passed their check.
+nb::object sparse_sum(const std::vector<nb::object>& payloads, size_t n, float weight) {
+  require(n <= kMaxNumel, "more than 2^31 - 1 elements");
+  std::vector<std::unique_ptr<Bytes>> bytes;
+  for (const nb::object& payload : payloads) bytes.push_back(std::make_unique<Bytes>(payload));
+  std::vector<Entries> lists;
+  std::vector<SparseList> views;
+  size_t total = 0;
+  for (const auto& one : bytes) {
+    require(!sparse_check(one->data(), one->size(), n), "a payload is corrupt");
+    lists.push_back(unpack(one->data(), one->size(), n));
+    views.push_back({lists.back().index.get(), lists.back().value.get(), lists.back().count});
+    total += lists.back().count;
+  }
+  Entries merged(total);
+  merged.count = sparse_merge(views.data(), views.size(), weight, merged.index.get(), merged.value.get());
+  return make_payload(sparse_max_nbytes(n, merged.count, Values::kFloat32), [&](uint8_t* payload) {
+    return sparse_encode(merged.index.get(), merged.value.get(), merged.count, n, Values::kFloat32, payload);
+  });
+}
+
+void require_block(size_t block) { require(block % kRun == 0, "block is not a multiple of 64"); }
+
+nb::object onebit_step_encode(Input gradient, Output wanted, Output scales, SignScale scale, size_t block, float gain,
+                              float keep) {
+  const size_t n = numel(gradient);
+  require_block(block);
+  require_same(n, wanted.size());
+  require_same(sign_scales(n, block), scales.size());
+  return make_payload(onebit_max_nbytes(n, block), [&](uint8_t* payload) {
+    return onebit_step(gradient.data(), n, {gain, keep}, scale, block, wanted.data(), scales.data(), payload);
+  });
+}
+
+nb::object onebit_sum_step_encode(const std::vector<nb::object>& payloads, float weight, Output wanted, Output scales,
+                                  SignScale scale, size_t block, float keep) {
+  const size_t n = numel(wanted);
+  require_block(block);
+  require_same(sign_scales(n, block), scales.size());
+  std::vector<std::unique_ptr<Bytes>> bytes;
+  std::vector<const uint8_t*> data;
+  for (const nb::object& payload : payloads) {
+    bytes.push_back(std::make_unique<Bytes>(payload));
+    require(!onebit_check(bytes.back()->data(), bytes.back()->size(), n), "a payload is corrupt");
+    data.push_back(bytes.back()->data());
+  }
+  return make_payload(onebit_max_nbytes(n, block), [&](uint8_t* payload) {
+    return onebit_sum_step(data.data(), data.size(), weight, n, keep, scale, block, wanted.data(), scales.data(), payload);
+  });
+}
+
+void bind_dense(nb::module_& m) {
+  nb::enum_<Half>(m, "Half").value("FLOAT16", Half::kFloat16).value("BFLOAT16", Half::kBFloat16);
+  m.def("float32_add", [](nb::handle payload, Output out, float weight) {
+    return read_payload(
+        payload, out,
+        [](const uint8_t*, size_t nbytes, size_t n) { return nbytes == 4 * n ? Fault{} : Fault{"nbytes", nbytes, 4 * n}; },
+        [&](const uint8_t* data, size_t, size_t n) { float32_add(data, n, weight, out.data()); });
+  }, "payload"_a, "out"_a.noconvert(), "weight"_a);
+  m.def("half_encode", [](Half kind, Input x) {
+    const size_t n = numel(x);
+    return make_payload(2 * n, [&](uint8_t* payload) { return half_encode(kind, x.data(), n, payload) ? 2 * n : 0; });
+  }, "kind"_a, "x"_a.noconvert());
+  m.def("half_decode", [](Half kind, nb::handle payload, Output out) {
+    return read_payload(
+        payload, out, [kind](const uint8_t* data, size_t nbytes, size_t n) { return half_check(kind, data, nbytes, n); },
+        [&](const uint8_t* data, size_t, size_t n) { half_decode(kind, data, n, out.data()); });
+  }, "kind"_a, "payload"_a, "out"_a.noconvert());
+  m.def("half_add", [](Half kind, nb::handle payload, Output out, float weight) {
+    return read_payload(
+        payload, out, [kind](const uint8_t* data, size_t nbytes, size_t n) { return half_check(kind, data, nbytes, n); },
+        [&](const uint8_t* data, size_t, size_t n) { half_add(kind, data, n, weight, out.data()); });
+  }, "kind"_a, "payload"_a, "out"_a.noconvert(), "weight"_a);
+}
+
+void bind_sign(nb::module_& m) {
+  nb::enum_<SignScale>(m, "SignScale").value("L1", SignScale::kL1).value("L2", SignScale::kL2);
+  m.def("onebit_max_nbytes", &onebit_max_nbytes, "numel"_a, "block"_a);
+  m.def("onebit_scales", &sign_scales, "numel"_a, "block"_a);
+  m.def("onebit_encode", [](Input x, SignScale scale, size_t block) {
+    const size_t n = numel(x);
+    require_block(block);
+    return make_payload(onebit_max_nbytes(n, block),
+                        [&](uint8_t* payload) { return onebit_encode(x.data(), n, scale, block, payload); });
+  }, "x"_a.noconvert(), "scale"_a, "block"_a);
+  m.def("onebit_decode", [](nb::handle payload, Output out) {
+    return read_payload(payload, out, onebit_check,
+                        [&](const uint8_t* data, size_t, size_t n) { onebit_decode(data, n, out.data()); });
+  }, "payload"_a, "out"_a.noconvert());
+  m.def("onebit_add", [](nb::handle payload, Output out, float weight) {
+    return read_payload(payload, out, onebit_check,
+                        [&](const uint8_t* data, size_t, size_t n) { onebit_add(data, n, weight, out.data()); });
+  }, "payload"_a, "out"_a.noconvert(), "weight"_a);
+  m.def("onebit_step", &onebit_step_encode, "gradient"_a.noconvert(), "wanted"_a.noconvert(), "scales"_a.noconvert(),
+        "scale"_a, "block"_a, "gain"_a, "keep"_a);
+  m.def("onebit_sum_step", &onebit_sum_step_encode, "payloads"_a, "weight"_a, "wanted"_a.noconvert(),
+        "scales"_a.noconvert(), "scale"_a, "block"_a, "keep"_a);
+  m.def("onebit_settle", [](Output wanted, Input scales, size_t block) {
+    const size_t n = numel(wanted);
+    require_block(block);
+    require_same(sign_scales(n, block), scales.size());
+    Unlocked unlocked;
+    onebit_settle(wanted.data(), n, block, scales.data());
+  }, "wanted"_a.noconvert(), "scales"_a.noconvert(), "block"_a);
+}
+
+void bind_sparse(nb::module_& m) {
+  nb::enum_<Select>(m, "Select").value("SAMPLED", Select::kSampled).value("RADIX", Select::kRadix);
+  nb::enum_<Values>(m, "Values")
+      .value("FLOAT32", Values::kFloat32)
+      .value("FLOAT16", Values::kFloat16)
+      .value("INT8", Values::kInt8);
+  m.def("sparse_max_nbytes", &sparse_max_nbytes, "numel"_a, "count"_a, "values"_a);
+  m.def("topk_encode", &topk_encode, "x"_a.noconvert(), "k"_a, "select"_a, "values"_a);
+  m.def("residual_topk", &residual_topk_encode, "gradient"_a.noconvert(), "residual"_a.noconvert(), "k"_a, "select"_a,
+        "values"_a, "gain"_a, "keep"_a);
+  m.def("dgc_topk", &dgc_topk_encode, "gradient"_a.noconvert(), "velocity"_a.noconvert(), "residual"_a.noconvert(),
+        "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a, "momentum"_a, "nesterov"_a, "mask"_a);
+  m.def("nonzero_encode", &nonzero_encode, "x"_a.noconvert());
+  m.def("sparse_sum", &sparse_sum, "payloads"_a, "numel"_a, "weight"_a);
+  m.def("sparse_decode", [](nb::handle payload, Output out) {
+    return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
+      const Entries entries = unpack(data, nbytes, n);
+      std::memset(out.data(), 0, n * sizeof(float));
+      scatter(entries.index.get(), entries.value.get(), entries.count, out.data());
+    });
+  }, "payload"_a, "out"_a.noconvert());
+  m.def("sparse_add", [](nb::handle payload, Output out, float weight) {
+    return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
+      const Entries entries = unpack(data, nbytes, n);
+      scatter_add(entries.index.get(), entries.value.get(), entries.count, weight, out.data());
+    });
+  }, "payload"_a, "out"_a.noconvert(), "weight"_a);
+  m.def("sampled_threshold", [](Input x, double ratio, uint64_t seed) {
+    return float_from_bits(sampled_threshold(x.data(), numel(x), ratio, seed));
+  }, "x"_a.noconvert(), "ratio"_a, "seed"_a);
+  m.def("random_indices", [](uint64_t seed, size_t n, Indices out) {
+    require(n <= kMaxNumel && out.size() <= n, "more indices than elements");
+    Unlocked unlocked;
+    random_indices(seed, n, out.size(), reinterpret_cast<uint32_t*>(out.data()));
+  }, "seed"_a, "numel"_a, "out"_a.noconvert());
+}
+
+void bind_dither(nb::module_& m) {
+  nb::enum_<Levels>(m, "Levels").value("LINEAR", Levels::kLinear).value("NATURAL", Levels::kNatural);
+  nb::enum_<Norm>(m, "Norm").value("MAX", Norm::kMax).value("L2", Norm::kL2);
+  m.def("dither_max_nbytes", [](size_t n, unsigned bits, Levels levels, Norm norm) {
+    return dither_max_nbytes(n, {bits, levels, norm});
+  }, "numel"_a, "bits"_a, "levels"_a, "norm"_a);
+  m.def("dither_encode", [](Input x, unsigned bits, Levels levels, Norm norm, uint64_t seed) {
+    const size_t n = numel(x);
+    require(bits >= 1 && bits <= 8 && !(bits == 1 && norm == Norm::kL2), "bits out of range");
+    const DitherSettings settings{bits, levels, norm};
+    return make_payload(dither_max_nbytes(n, settings),
+                        [&](uint8_t* payload) { return dither_encode(x.data(), n, settings, seed, payload); });
+  }, "x"_a.noconvert(), "bits"_a, "levels"_a, "norm"_a, "seed"_a);
+  m.def("dither_decode", [](nb::handle payload, Output out) {
+    return read_payload(payload, out, dither_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
+      dither_decode(data, nbytes, n, out.data());
+    });
+  }, "payload"_a, "out"_a.noconvert());
+  m.def("dither_add", [](nb::handle payload, Output out, float weight) {
+    return read_payload(payload, out, dither_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
+      dither_add(data, nbytes, n, weight, out.data());
+    });
+  }, "payload"_a, "out"_a.noconvert(), "weight"_a);
+}
+
+template <class Result>
+auto reduction(Result (*reduce)(const float*, size_t)) {
+  return [reduce](Input x) {
+    const size_t n = numel(x);
+    Unlocked unlocked;
+    return reduce(x.data(), n);
+  };
+}
+
+void bind_rest(nb::module_& m) {
+  m.def("all_finite", reduction(all_finite), "x"_a.noconvert());
+  m.def("sum_abs", reduction(sum_abs), "x"_a.noconvert());
+  m.def("sum_squares", reduction(sum_squares), "x"_a.noconvert());
+  m.def("max_abs", reduction(max_abs), "x"_a.noconvert());
+  m.def("prefer_huge_pages", [](Output x) { prefer_huge_pages(x.data(), x.size() * sizeof(float)); }, "x"_a.noconvert());
+  m.def("crc32c", [](nb::handle data, uint32_t crc) {
+    const Bytes bytes(data);
+    Unlocked unlocked;
+    return crc32c(bytes.data(), bytes.size(), crc);
+  }, "data"_a, "crc"_a = 0);
+  m.def("isa", [] { return kernels().name; });
+  m.def("set_isa", [](const std::string& name) { return choose_kernels(name.c_str()); }, "name"_a);
+  m.def("can_run", [](const std::string& name) { return can_run(name.c_str()); }, "name"_a);
+  m.def("threads", &thread_count);
+  m.def("set_threads", &set_thread_count, "count"_a);
+}
+
+// THINWIRE_ISA names the instruction set, THINWIRE_THREADS the threads per kernel; without it, half of the processors,
+// at most 8: the other half is training.
+void read_environment() {
+  const char* isa = std::getenv("THINWIRE_ISA");
+  if (isa != nullptr && *isa != '\0' && !choose_kernels(isa)) {
+    throw nb::import_error("THINWIRE_ISA must be scalar, avx2 or avx512, and one that this processor has");
+  }
+  const char* threads = std::getenv("THINWIRE_THREADS");
+  const size_t half = std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 8);
+  if (threads == nullptr || *threads == '\0') return set_thread_count(half);
+  char* end = nullptr;
+  const unsigned long count = std::strtoul(threads, &end, 10);
+  if (*end != '\0' || count < 1 || count > 1024) throw nb::import_error("THINWIRE_THREADS must be 1 to 1024");
+  set_thread_count(count);
+}
+
+}  // namespace
+}  // namespace thinwire
+
+NB_MODULE(_native, m) {
+  thinwire::read_environment();
+  thinwire::bind_dense(m);
+  thinwire::bind_sign(m);
+  thinwire::bind_sparse(m);
+  thinwire::bind_dither(m);
+  thinwire::bind_rest(m);
+}

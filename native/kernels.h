@@ -1,0 +1,213 @@
+// Every native operation of Thinwire. This header is the whole API and its documentation.
+//
+// Rules that hold for all of them:
+//   * Raw buffers with explicit sizes; any alignment; n may be 0 and need not be a multiple of anything.
+//     The caller owns every buffer. No Python, no torch, no exceptions.
+//   * Results are the same bits for every instruction set and every number of threads: sums run in a
+//     fixed order over fixed blocks, randomness is a function of (seed, position), and no
+//     multiplication is fused with an addition.
+//   * A `..._encode` returns the bytes it wrote, or 0 if the input holds an inf or a nan. The payload buffer
+//     must have room for the matching `..._max_nbytes`.
+//   * A `..._check` reads hostile bytes and never touches one outside [payload, payload + nbytes). It returns
+//     a Fault, which is false when the payload is one that the encoder can have written.
+//     `..._decode` and `..._add` are only for payloads that passed their check.
+//   * `..._add` does dst[i] += weight * decoded[i], with one rounding for the product and one for the sum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace thinwire {
+
+// Why a payload was refused: `what` (null when it was not), and where numbers say more, what was found and expected.
+struct Fault {
+  const char* what = nullptr;
+  uint64_t found = 0;
+  uint64_t expected = 0;
+  explicit operator bool() const { return what != nullptr; }
+};
+
+// Elements per run: the unit of the zero map of 1-bit payloads and of the bit planes of dithering.
+constexpr size_t kRun = 64;
+// Elements per grain: the unit in which sums are formed, so that they do not depend on threads.
+constexpr size_t kGrain = 65536;
+// The largest tensor: indices fit into 31 bits.
+constexpr size_t kMaxNumel = 0x7fffffff;
+
+// What is done to a gradient and to a residual before they are added: wanted = keep * residual + gain * gradient.
+struct Gains {
+  float gain = 1.0f;
+  float keep = 1.0f;
+};
+
+// ------------------------------------------------------------------ reduce.cc: one number from a tensor
+
+// Whether no element is inf or nan.
+bool all_finite(const float* x, size_t n);
+// Sum of magnitudes and of squares. Finite whenever every element is.
+double sum_abs(const float* x, size_t n);
+double sum_squares(const float* x, size_t n);
+// The largest magnitude; inf or nan if there is one.
+float max_abs(const float* x, size_t n);
+
+// ------------------------------------------------------------------ dense.cc: 32 and 16 bits per element
+
+enum class Half { kFloat16, kBFloat16 };
+
+// dst[i] += weight * src[i], src being little-endian float32 of any alignment.
+void float32_add(const uint8_t* src, size_t n, float weight, float* dst);
+
+// Round to nearest even; what would overflow becomes the largest finite number, so that the error can be fed back.
+// Returns false if x holds an inf or a nan. dst has 2 n bytes.
+bool half_encode(Half kind, const float* x, size_t n, uint8_t* dst);
+Fault half_check(Half kind, const uint8_t* payload, size_t nbytes, size_t n);
+void half_decode(Half kind, const uint8_t* payload, size_t n, float* dst);
+void half_add(Half kind, const uint8_t* payload, size_t n, float weight, float* dst);
+
+// ------------------------------------------------------------------ sign.cc: one bit per element
+//
+// Payload: block u32, zero_runs u32, scales f32[], signs, and if zero_runs > 0 the zero map. docs/wire-format.md has
+// the rest. `block` is 0 (one scale) or a multiple of kRun below n. A run with no non-zero element decodes to
+// zeros and does not count in the mean, so coordinates that never have a gradient never move.
+
+enum class SignScale { kL1, kL2 };
+
+// The block that the payload says: 0 where one block covers everything.
+constexpr size_t sign_block(size_t n, size_t block) { return block >= n ? 0 : block; }
+// How many scales there are.
+constexpr size_t sign_scales(size_t n, size_t block) {
+  return n == 0 ? 0 : (sign_block(n, block) == 0 ? 1 : (n + block - 1) / block);
+}
+size_t onebit_max_nbytes(size_t n, size_t block);
+size_t onebit_encode(const float* x, size_t n, SignScale scale, size_t block, uint8_t* payload);
+Fault onebit_check(const uint8_t* payload, size_t nbytes, size_t n);
+void onebit_decode(const uint8_t* payload, size_t n, float* dst);
+void onebit_add(const uint8_t* payload, size_t n, float weight, float* dst);
+
+// Error feedback and encoding in one pass, with a lazy residual: `wanted` holds what was wanted last time and
+// `scales` the scales that were sent for it (all zeros: `wanted` is itself the residual), which together are
+// the residual. Afterwards they hold this step's. Returns 0 if the gradient is not finite; `wanted` is then
+// spoilt, so callers check first.
+size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, float* wanted,
+                   float* scales, uint8_t* payload);
+// The same with gradient = weight * (sum of `count` checked payloads, in order): a server's whole work on a piece.
+size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weight, size_t n, float keep,
+                       SignScale scale, size_t block, float* wanted, float* scales, uint8_t* payload);
+// wanted <- the residual that (wanted, scales) stand for.
+void onebit_settle(float* wanted, size_t n, size_t block, const float* scales);
+
+// ------------------------------------------------------------------ topk.cc: the k largest magnitudes
+//
+// All write at most k (index, value) pairs in ascending index order and return how many. Exactly the k largest
+// magnitudes, the lower index first among equals; zeros are never taken, so there may be fewer. `index`
+// and `value` have room for k. 1 <= k <= n.
+
+enum class Select { kSampled, kRadix };  // the same result: how it is found, not what
+
+size_t topk(const float* x, size_t n, size_t k, Select select, uint32_t* index, float* value);
+
+// wanted = keep * residual + gain * gradient, its top k, and the rest left in `residual`, in one pass.
+size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, float* residual,
+                     uint32_t* index, float* value);
+
+struct MomentumStep {
+  float momentum;
+  bool nesterov;
+  bool mask;  // clear the velocity of what was taken
+};
+// velocity and residual of Deep Gradient Compression (algorithms.md 1.1) advanced, and the top k taken, in one pass.
+size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step,
+                float* velocity, float* residual, uint32_t* index, float* value);
+
+// The magnitude that about `ratio` of x reaches, judged by a sample, as float bits. For tests and benchmarks.
+uint32_t sampled_threshold(const float* x, size_t n, double ratio, uint64_t seed);
+
+// Every non-zero element: (index, value) pairs, at most `capacity`; returns how many there are in x.
+size_t nonzero(const float* x, size_t n, uint32_t* index, float* value, size_t capacity);
+
+// ------------------------------------------------------------------ sparse.cc: (index, value) lists
+//
+// Payload: count u32, index coding u8, value coding u8, exponent i16, values, index stream.
+
+enum class Values : uint8_t { kFloat32 = 0, kFloat16 = 1, kInt8 = 2 };
+
+size_t sparse_max_nbytes(size_t n, size_t count, Values values);
+// Write a sorted list of non-zero values. `value` is overwritten by what the receiver will decode.
+size_t sparse_encode(const uint32_t* index, float* value, size_t count, size_t n, Values values, uint8_t* payload);
+Fault sparse_check(const uint8_t* payload, size_t nbytes, size_t n);
+// How many entries a checked payload holds, and the entries.
+size_t sparse_count(const uint8_t* payload, size_t nbytes);
+void sparse_unpack(const uint8_t* payload, size_t nbytes, size_t n, uint32_t* index, float* value);
+
+// dst[index[i]] += weight * value[i]; every index is below the size of dst.
+void scatter_add(const uint32_t* index, const float* value, size_t count, float weight, float* dst);
+// dst[index[i]] = value[i].
+void scatter(const uint32_t* index, const float* value, size_t count, float* dst);
+// One list in a merge.
+struct SparseList {
+  const uint32_t* index;
+  const float* value;
+  size_t count;
+};
+// The sum of sorted lists as one sorted list, each sum formed in the order of the lists and multiplied by
+// weight first. Sums that are zero are left out. Room for the total count; returns the number written.
+size_t sparse_merge(const SparseList* lists, size_t count, float weight, uint32_t* index, float* value);
+
+// ------------------------------------------------------------------ coding.cc: integers as bits
+//
+// Streams are written most significant bit first and padded with zero bits to a whole byte.
+
+// Gaps of a sorted index list, in the paper's form: 16-bit little-endian gaps, with fillers. See docs/wire-format.md.
+// The number of entries, fillers included.
+size_t gap16_entries(const uint32_t* index, size_t count);
+
+// Rice code of the gaps with parameter r: gap >> r zeros, a one, the r low bits.
+struct RicePlan {
+  unsigned parameter;
+  uint64_t nbits;
+};
+// The parameter with the shortest stream.
+RicePlan rice_plan(const uint32_t* index, size_t count);
+// Writes (nbits + 7) / 8 bytes; returns that.
+size_t rice_encode(const uint32_t* index, size_t count, unsigned parameter, uint8_t* dst);
+// Reads exactly `count` indices below n from exactly nbytes bytes. `index` may be null to check only.
+Fault rice_decode(const uint8_t* src, size_t nbytes, size_t count, unsigned parameter, size_t n, uint32_t* index);
+
+// Elias-delta stream of non-zero codes: for each, the gap to the previous one (from 1), a sign bit, the level.
+size_t elias_max_nbytes(size_t n, unsigned max_level);
+unsigned elias_delta_nbits(uint32_t value);  // value >= 1
+size_t elias_encode(const int8_t* codes, size_t n, uint8_t* dst, uint32_t* count);
+// Reads exactly `count` codes with 1 <= |code| <= max_level from exactly nbytes bytes. index and code may be null.
+Fault elias_decode(const uint8_t* src, size_t nbytes, size_t count, unsigned max_level, size_t n, uint32_t* index,
+                   int8_t* code);
+
+// ------------------------------------------------------------------ dither.cc: a few random bits per element
+//
+// Payload: scale f32, bits u8, levels u8, norm u8, zero u8, then bit planes (max norm) or a count u32 and an
+// Elias-delta stream (l2 norm). Unbiased.
+
+enum class Levels : uint8_t { kLinear = 0, kNatural = 1 };
+enum class Norm : uint8_t { kMax = 0, kL2 = 1 };
+struct DitherSettings {
+  unsigned bits;  // 1..8
+  Levels levels;
+  Norm norm;
+};
+
+size_t dither_max_nbytes(size_t n, DitherSettings settings);
+size_t dither_encode(const float* x, size_t n, DitherSettings settings, uint64_t seed, uint8_t* payload);
+Fault dither_check(const uint8_t* payload, size_t nbytes, size_t n);
+void dither_decode(const uint8_t* payload, size_t nbytes, size_t n, float* dst);
+void dither_add(const uint8_t* payload, size_t nbytes, size_t n, float weight, float* dst);
+
+// ------------------------------------------------------------------ sampling.cc: indices from a shared seed
+
+// k different indices below n, every set equally likely for practical purposes; the same on every machine.
+void random_indices(uint64_t seed, size_t n, size_t k, uint32_t* index);
+
+// ------------------------------------------------------------------ crc32c.cc
+
+// CRC32C (Castagnoli) of the bytes, continuing from `crc` (0 to begin).
+uint32_t crc32c(const uint8_t* data, size_t nbytes, uint32_t crc);
+
+}  // namespace thinwire

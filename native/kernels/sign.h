@@ -1,0 +1,167 @@
+// One bit per element: encoding from three sources, decoding, and the lazy residual.
+#pragma once
+
+#include "kernels/dense.h"
+#include "kernels/reduce.h"
+#include "kernels/run.h"
+#include "table.h"
+
+namespace thinwire {
+
+// +scale, or -scale where the bit is set.
+template <class V>
+inline typename V::F signed_scale(uint64_t word, int j, float scale) {
+  const auto negative = V::from_bits(static_cast<uint32_t>(word >> (16 * j)) & 0xffffu);
+  return V::negate_where(negative, V::set(scale));
+}
+
+template <class V>
+inline bool any_nonzero(const typename V::F (&x)[4]) {
+  const auto low = V::either(V::nonzero(x[0]), V::nonzero(x[1]));
+  const auto high = V::either(V::nonzero(x[2]), V::nonzero(x[3]));
+  return V::bits(V::either(low, high)) != 0;
+}
+
+// x <- x minus what was sent for x: the residual behind (wanted, scales).
+template <class V>
+inline void subtract_sent(typename V::F (&x)[4], const SignView& last, size_t i) {
+  const typename V::F scale = V::set(any_nonzero<V>(x) ? run_scale(last, i) : 0.0f);
+  for (int j = 0; j < 4; ++j) x[j] = V::sub(x[j], V::negate_where(V::negative(x[j]), scale));
+}
+
+// A source gives the run of values to encode that starts at i, and keeps whatever state it has.
+template <class V>
+struct PlainSource {
+  const float* x;
+  inline void run(size_t i, size_t count, typename V::F (&out)[4]) const { load_run<V>(x + i, count, out); }
+};
+
+template <class V>
+struct StepSource {
+  SignStep step;
+  inline void run(size_t i, size_t count, typename V::F (&out)[4]) const {
+    const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
+    typename V::F gradient[4];
+    load_run<V>(step.wanted + i, count, out);
+    load_run<V>(step.gradient + i, count, gradient);
+    subtract_sent<V>(out, step.last, i);
+    for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), V::mul(gradient[j], gain));
+    store_run<V>(step.wanted + i, count, out);
+  }
+};
+
+template <class V>
+struct SumSource {
+  SignSum sum;
+  inline void run(size_t i, size_t count, typename V::F (&out)[4]) const {
+    typename V::F total[4] = {V::set(0.0f), V::set(0.0f), V::set(0.0f), V::set(0.0f)};
+    for (size_t w = 0; w < sum.count; ++w) {
+      const uint64_t word = load_bits<V>(sum.payloads[w].signs + i / 8, count);
+      const float scale = run_scale(sum.payloads[w], i) * sum.weight;
+      for (int j = 0; j < 4; ++j) total[j] = V::add(total[j], signed_scale<V>(word, j, scale));
+    }
+    const typename V::F keep = V::set(sum.keep);
+    load_run<V>(sum.wanted + i, count, out);
+    subtract_sent<V>(out, sum.last, i);
+    for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), total[j]);
+    store_run<V>(sum.wanted + i, count, out);
+  }
+};
+
+template <class V>
+inline uint64_t sign_word(const typename V::F (&x)[4]) {
+  uint64_t word = 0;
+  for (int j = 0; j < 4; ++j) word |= static_cast<uint64_t>(V::bits(V::negative(x[j]))) << (16 * j);
+  return word;
+}
+
+// Encodes one unit and notes its sum and how many of its elements lie in runs that are not all zeros.
+template <class V, SignScale kPower, class Source>
+inline void encode_unit(const Source& source, const SignJob& job, size_t begin, size_t end) {
+  double sum = 0.0;
+  uint64_t live = 0;
+  for (size_t span = begin; span < end; span += Accumulator<V>::kSpan) {
+    const size_t stop = end - span < Accumulator<V>::kSpan ? end : span + Accumulator<V>::kSpan;
+    Accumulator<V> accumulator;
+    for (size_t i = span; i < stop; i += kRun) {
+      const size_t count = run_length<V>(i, stop);
+      typename V::F x[4];
+      source.run(i, count, x);
+      accumulator.template add<kPower>(x);
+      store_bits<V>(job.signs + i / 8, count, sign_word<V>(x));
+      if (any_nonzero<V>(x)) {
+        live += count;
+      } else {
+        job.zero_map[i / kRun / 8] = static_cast<uint8_t>(job.zero_map[i / kRun / 8] | 1u << (i / kRun % 8));
+      }
+    }
+    sum += accumulator.template total<kPower>();
+  }
+  job.sums[begin / job.unit] = sum;
+  job.live[begin / job.unit] = live;
+}
+
+template <class V, class Source>
+void encode_units(const Source& source, const SignJob& job, size_t begin, size_t end) {
+  for (size_t unit = begin; unit < end; unit += job.unit) {
+    const size_t stop = end - unit < job.unit ? end : unit + job.unit;
+    if (job.scale == SignScale::kL1) {
+      encode_unit<V, SignScale::kL1>(source, job, unit, stop);
+    } else {
+      encode_unit<V, SignScale::kL2>(source, job, unit, stop);
+    }
+  }
+}
+
+template <class V>
+void sign_encode_kernel(const float* x, const SignJob& job, size_t begin, size_t end) {
+  encode_units<V>(PlainSource<V>{x}, job, begin, end);
+}
+
+template <class V>
+void sign_step_kernel(const SignStep& step, const SignJob& job, size_t begin, size_t end) {
+  encode_units<V>(StepSource<V>{step}, job, begin, end);
+}
+
+template <class V>
+void sign_sum_kernel(const SignSum& sum, const SignJob& job, size_t begin, size_t end) {
+  encode_units<V>(SumSource<V>{sum}, job, begin, end);
+}
+
+template <class V>
+void sign_decode_kernel(const SignView& view, size_t begin, size_t end, float* dst) {
+  for (size_t i = begin; i < end; i += kRun) {
+    const size_t count = run_length<V>(i, end);
+    const uint64_t word = load_bits<V>(view.signs + i / 8, count);
+    const float scale = run_scale(view, i);
+    typename V::F x[4];
+    for (int j = 0; j < 4; ++j) x[j] = signed_scale<V>(word, j, scale);
+    store_run<V>(dst + i, count, x);
+  }
+}
+
+template <class V>
+void sign_add_kernel(const SignView& view, size_t begin, size_t end, float weight, float* dst) {
+  for (size_t i = begin; i < end; i += kRun) {
+    const size_t count = run_length<V>(i, end);
+    const uint64_t word = load_bits<V>(view.signs + i / 8, count);
+    const float scale = run_scale(view, i) * weight;
+    typename V::F x[4];
+    load_run<V>(dst + i, count, x);
+    for (int j = 0; j < 4; ++j) x[j] = V::add(x[j], signed_scale<V>(word, j, scale));
+    store_run<V>(dst + i, count, x);
+  }
+}
+
+template <class V>
+void sign_settle_kernel(const SignView& last, size_t begin, size_t end, float* wanted) {
+  for (size_t i = begin; i < end; i += kRun) {
+    const size_t count = run_length<V>(i, end);
+    typename V::F x[4];
+    load_run<V>(wanted + i, count, x);
+    subtract_sent<V>(x, last, i);
+    store_run<V>(wanted + i, count, x);
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,121 @@
+// The inner loops, as one table per instruction set. Each works on one range of a tensor in one thread; cutting into
+// ranges and putting the results together is done once for all sets, in the .cc files named in kernels.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bytes.h"
+#include "kernels.h"
+
+namespace thinwire {
+
+// Where the parts of a 1-bit payload lie.
+struct SignView {
+  size_t block;  // 0: one scale
+  const uint8_t* scales;
+  const uint8_t* signs;
+  const uint8_t* zero_map;  // null: no run is all zeros
+};
+
+static inline bool run_is_zero(const SignView& view, size_t i) {
+  const size_t run = i / kRun;
+  return view.zero_map != nullptr && (view.zero_map[run / 8] >> (run % 8) & 1) != 0;
+}
+
+// The scale of the run that starts at i; 0 where the run is all zeros.
+static inline float run_scale(const SignView& view, size_t i) {
+  if (run_is_zero(view, i)) return 0.0f;
+  return load<float>(view.scales + 4 * (view.block == 0 ? 0 : i / view.block));
+}
+
+// What encoding signs writes. Sums and live counts are per unit: a block, or a grain where there is one scale.
+struct SignJob {
+  size_t n;
+  size_t unit;
+  SignScale scale;
+  uint8_t* signs;
+  uint8_t* zero_map;
+  double* sums;
+  uint64_t* live;
+};
+
+struct SignStep {
+  const float* gradient;
+  Gains gains;
+  float* wanted;
+  SignView last;  // only block and scales
+};
+
+struct SignSum {
+  const SignView* payloads;
+  size_t count;
+  float weight;
+  float keep;
+  float* wanted;
+  SignView last;
+};
+
+// Elements whose magnitude reached a threshold, in order. `overflow` says that the room was not enough and some
+// were left where they were.
+struct Found {
+  uint32_t* index;
+  float* value;
+  float* velocity;  // their velocity before it was cleared; null where there is none
+  size_t capacity;
+  size_t count;
+  bool overflow;
+};
+
+struct ResidualStep {
+  const float* gradient;
+  Gains gains;
+  float* residual;
+};
+
+struct DgcStep {
+  const float* gradient;
+  Gains gains;
+  MomentumStep step;
+  float* velocity;
+  float* residual;
+};
+
+struct DitherJob {
+  float inverse;  // levels per unit of x: x * inverse is in [-levels, levels]
+  float scale;
+  unsigned bits;
+  Levels levels;
+  uint32_t key[2];
+};
+
+// [begin, end) are element positions; begin is a multiple of kRun (of the unit, for sign encoding).
+struct Kernels {
+  const char* name;
+
+  uint32_t (*max_magnitude)(const float* x, size_t n);
+  double (*sum)(const float* x, size_t n, SignScale power);  // n <= kGrain
+
+  void (*float32_add)(const uint8_t* src, size_t n, float weight, float* dst);
+  bool (*half_encode)(Half kind, const float* x, size_t n, uint8_t* dst);
+  void (*half_decode)(Half kind, const uint8_t* src, size_t n, float* dst);
+  void (*half_add)(Half kind, const uint8_t* src, size_t n, float weight, float* dst);
+
+  void (*sign_encode)(const float* x, const SignJob& job, size_t begin, size_t end);
+  void (*sign_step)(const SignStep& step, const SignJob& job, size_t begin, size_t end);
+  void (*sign_sum)(const SignSum& sum, const SignJob& job, size_t begin, size_t end);
+  void (*sign_decode)(const SignView& view, size_t begin, size_t end, float* dst);
+  void (*sign_add)(const SignView& view, size_t begin, size_t end, float weight, float* dst);
+  void (*sign_settle)(const SignView& last, size_t begin, size_t end, float* wanted);
+
+  void (*collect)(const float* x, size_t begin, size_t end, uint32_t threshold, Found& found);
+  void (*collect_residual)(const ResidualStep& step, size_t begin, size_t end, uint32_t threshold, Found& found);
+  void (*collect_dgc)(const DgcStep& step, size_t begin, size_t end, uint32_t threshold, Found& found);
+
+  void (*dither_planes)(const float* x, const DitherJob& job, size_t begin, size_t end, uint8_t* planes);
+  void (*dither_codes)(const float* x, const DitherJob& job, size_t begin, size_t end, int8_t* codes);
+  void (*dither_decode)(const uint8_t* planes, const DitherJob& job, size_t begin, size_t end, float* dst);
+  void (*dither_add)(const uint8_t* planes, const DitherJob& job, size_t begin, size_t end, float weight, float* dst);
+};
+
+}  // namespace thinwire

@@ -1,0 +1,336 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "dispatch.h"
+#include "kernels.h"
+#include "pool.h"
+
+namespace thinwire {
+namespace {
+
+constexpr unsigned kTopShift = 20;  // 11 bits of a magnitude: the exponent and 3 bits more
+constexpr size_t kTopBins = 2048;
+constexpr uint32_t kNothing = 0x7fffffffu;  // a threshold that no finite number reaches
+
+// The k-th largest of a, 1 <= k <= n, which may reorder a. A histogram first, so that selection works on a few.
+uint32_t kth_largest(uint32_t* a, size_t n, size_t k) {
+  std::vector<uint32_t> bins(kTopBins);
+  for (size_t i = 0; i < n; ++i) ++bins[a[i] >> kTopShift];
+  size_t bin = kTopBins - 1;
+  for (; bins[bin] < k; --bin) k -= bins[bin];
+  uint32_t* end = std::partition(a, a + n, [bin](uint32_t x) { return x >> kTopShift == bin; });
+  uint32_t* kth = a + (k - 1);
+  std::nth_element(a, kth, end, std::greater<uint32_t>());
+  return *kth;
+}
+
+uint64_t mix(uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+constexpr size_t kLine = 16;          // floats in a cache line: sampled together, paid for once
+constexpr size_t kAll = 16384;        // tensors up to this size are their own sample
+constexpr size_t kSamples = 32768;
+
+// Magnitudes of a sample of n elements: whole cache lines, one at a random place of each of equally many stretches.
+template <class Value>
+std::vector<uint32_t> sample(size_t n, uint64_t seed, Value value) {
+  std::vector<uint32_t> magnitudes;
+  if (n <= kAll) {
+    magnitudes.resize(n);
+    for (size_t i = 0; i < n; ++i) magnitudes[i] = magnitude_bits(value(i));
+    return magnitudes;
+  }
+  const size_t lines = n / kLine;
+  const size_t groups = std::clamp(n / 64, kAll / 2, kSamples) / kLine;
+  const size_t stretch = lines / groups;
+  magnitudes.resize(groups * kLine);
+  for (size_t g = 0; g < groups; ++g) {
+    const size_t begin = (g * stretch + mix(seed + g) % stretch) * kLine;
+    for (size_t j = 0; j < kLine; ++j) magnitudes[g * kLine + j] = magnitude_bits(value(begin + j));
+  }
+  return magnitudes;
+}
+
+// A threshold that at least k of n elements very probably reach, and not many more.
+template <class Value>
+uint32_t likely_threshold(size_t n, size_t k, Value value) {
+  std::vector<uint32_t> magnitudes = sample(n, 0, value);
+  if (magnitudes.size() == n) return kth_largest(magnitudes.data(), n, k);
+  const double hits = static_cast<double>(k) * static_cast<double>(magnitudes.size()) / static_cast<double>(n);
+  const size_t wanted = static_cast<size_t>(hits + 4.0 * std::sqrt(hits)) + 1;
+  if (wanted >= magnitudes.size()) return 1;
+  return kth_largest(magnitudes.data(), magnitudes.size(), wanted);
+}
+
+// Room for what one range finds.
+class Finds {
+ public:
+  Finds(size_t capacity, bool with_velocity)
+      : index_(new uint32_t[capacity]), value_(new float[capacity]), velocity_(with_velocity ? new float[capacity] : nullptr) {
+    found = {index_.get(), value_.get(), velocity_.get(), capacity, 0, false};
+  }
+  Found found{};
+
+ private:
+  std::unique_ptr<uint32_t[]> index_;
+  std::unique_ptr<float[]> value_, velocity_;
+};
+
+struct Output {
+  uint32_t* index;
+  float* value;
+  size_t count;
+  void add(uint32_t i, float x) {
+    index[count] = i;
+    value[count++] = x;
+  }
+};
+
+// The k largest of a number of magnitudes: everything above `threshold`, and the first `ties` that equal it.
+struct Cut {
+  uint32_t threshold;
+  size_t ties;
+  bool takes(float x) {
+    const uint32_t magnitude = magnitude_bits(x);
+    if (magnitude != threshold) return magnitude > threshold;
+    if (ties == 0) return false;
+    --ties;
+    return true;
+  }
+};
+
+Cut cut_at(const std::vector<Finds>& finds, size_t total, size_t k) {
+  if (total <= k) return {0, 0};
+  std::unique_ptr<uint32_t[]> magnitudes(new uint32_t[total]);
+  size_t n = 0;
+  for (const Finds& part : finds) {
+    for (size_t i = 0; i < part.found.count; ++i) magnitudes[n++] = magnitude_bits(part.found.value[i]);
+  }
+  const uint32_t threshold = kth_largest(magnitudes.get(), n, k);
+  const auto above = std::count_if(magnitudes.get(), magnitudes.get() + n, [&](uint32_t x) { return x > threshold; });
+  return {threshold, k - static_cast<size_t>(above)};
+}
+
+// How many elements fall into each of `bins`, by `shift`ed magnitude, among those whose higher bits are `prefix`.
+std::vector<size_t> histogram(const float* x, size_t n, unsigned shift, size_t bins, uint32_t prefix) {
+  const size_t parts = count_parts(n, kGrain);
+  std::vector<std::vector<uint32_t>> counts(parts, std::vector<uint32_t>(bins));
+  const unsigned above = shift + static_cast<unsigned>(__builtin_ctzll(bins));
+  parallel(n, kGrain, parts, [&](Range range) {
+    std::vector<uint32_t>& own = counts[range.part];
+    for (size_t i = range.begin; i < range.end; ++i) {
+      const uint32_t magnitude = magnitude_bits(x[i]);
+      if (magnitude >> above == prefix) ++own[magnitude >> shift & (bins - 1)];
+    }
+  });
+  std::vector<size_t> total(bins);
+  for (const auto& own : counts) {
+    for (size_t b = 0; b < bins; ++b) total[b] += own[b];
+  }
+  return total;
+}
+
+// The bin of the k-th largest; k becomes its rank inside that bin.
+uint32_t bin_of(const std::vector<size_t>& counts, size_t& k) {
+  size_t bin = counts.size() - 1;
+  for (; bin > 0 && counts[bin] < k; --bin) k -= counts[bin];
+  return static_cast<uint32_t>(bin);
+}
+
+// The exact cut by two more counting passes, in bounded memory whatever the values are.
+Cut radix_cut(const float* x, size_t n, uint32_t prefix, size_t k) {
+  prefix = prefix << 10 | bin_of(histogram(x, n, 10, 1024, prefix), k);
+  prefix = prefix << 10 | bin_of(histogram(x, n, 0, 1024, prefix), k);
+  return {prefix, prefix == 0 ? 0 : k};  // zeros are never taken
+}
+
+// A problem knows a tensor before the pass (`value`), how to pass over it and gather (`collect`), the tensor after the
+// pass (`values`), and what it means that an element of that is taken, or that a gathered one is not.
+template <class Problem>
+class Selection {
+ public:
+  Selection(const Problem& problem, size_t n, size_t k, Select select) : problem_(problem), n_(n), k_(k) {
+    const bool sampled = select == Select::kSampled;
+    const uint32_t threshold = sampled ? likely_threshold(n, k, [&](size_t i) { return problem.value(i); }) : kNothing;
+    gather(threshold);
+    enough_ = sampled && !overflow_ && (total_ >= k || threshold <= 1);
+  }
+
+  size_t write(uint32_t* index, float* value) {
+    Output output{index, value, 0};
+    enough_ ? write_found(output) : write_by_radix(output);
+    return output.count;
+  }
+
+ private:
+  void gather(uint32_t threshold) {
+    const size_t parts = count_parts(n_, kGrain);
+    finds_.reserve(parts);
+    for (size_t part = 0; part < parts; ++part) finds_.emplace_back(std::min(n_, 4 * k_ + 4096) + 16, Problem::kVelocity);
+    gather_with([&](Range range) { problem_.collect(range.begin, range.end, threshold, finds_[range.part].found); });
+  }
+
+  template <class Body>
+  void gather_with(Body body) {
+    parallel(n_, kGrain, finds_.size(), body);
+    for (const Finds& part : finds_) {
+      total_ += part.found.count;
+      overflow_ = overflow_ || part.found.overflow;
+    }
+  }
+
+  void write_found(Output& output) {
+    Cut cut = cut_at(finds_, total_, k_);
+    for (const Finds& part : finds_) {
+      for (size_t i = 0; i < part.found.count; ++i) {
+        if (cut.takes(part.found.value[i])) {
+          output.add(part.found.index[i], part.found.value[i]);
+        } else {
+          problem_.put_back(part.found, i);
+        }
+      }
+    }
+  }
+
+  void write_by_radix(Output& output) {
+    for (const Finds& part : finds_) {
+      for (size_t i = 0; i < part.found.count; ++i) problem_.put_back(part.found, i);
+    }
+    const float* x = problem_.values();
+    size_t rank = k_;
+    const uint32_t bin = bin_of(histogram(x, n_, kTopShift, kTopBins, 0), rank);
+    Cut cut{0, 0};
+    if (bin > 0 && gather_plain(x, bin << kTopShift)) {
+      cut = cut_at(finds_, total_, k_);
+      for (const Finds& part : finds_) write_taken(part.found, cut, output);
+    } else {
+      cut = radix_cut(x, n_, bin, rank);
+      for (size_t i = 0; i < n_ && output.count < k_; ++i) {
+        if (cut.takes(x[i])) output.add(static_cast<uint32_t>(i), x[i]);
+      }
+    }
+    for (size_t i = 0; i < output.count; ++i) problem_.take(output.index[i]);
+  }
+
+  // Everything that the first counting pass leaves in the running, if that is few enough.
+  bool gather_plain(const float* x, uint32_t threshold) {
+    total_ = 0;
+    for (Finds& part : finds_) part.found.count = 0;
+    overflow_ = false;
+    gather_with([&](Range range) { kernels().collect(x, range.begin, range.end, threshold, finds_[range.part].found); });
+    return !overflow_;
+  }
+
+  static void write_taken(const Found& found, Cut& cut, Output& output) {
+    for (size_t i = 0; i < found.count; ++i) {
+      if (cut.takes(found.value[i])) output.add(found.index[i], found.value[i]);
+    }
+  }
+
+  const Problem& problem_;
+  size_t n_, k_, total_ = 0;
+  std::vector<Finds> finds_;
+  bool overflow_ = false, enough_ = false;
+};
+
+struct PlainProblem {
+  static constexpr bool kVelocity = false;
+  const float* x;
+  float value(size_t i) const { return x[i]; }
+  const float* values() const { return x; }
+  void collect(size_t begin, size_t end, uint32_t threshold, Found& found) const {
+    kernels().collect(x, begin, end, threshold, found);
+  }
+  void put_back(const Found&, size_t) const {}
+  void take(size_t) const {}
+};
+
+struct ResidualProblem {
+  static constexpr bool kVelocity = false;
+  ResidualStep step;
+  float value(size_t i) const { return step.residual[i] * step.gains.keep + step.gradient[i] * step.gains.gain; }
+  const float* values() const { return step.residual; }
+  void collect(size_t begin, size_t end, uint32_t threshold, Found& found) const {
+    kernels().collect_residual(step, begin, end, threshold, found);
+  }
+  void put_back(const Found& found, size_t i) const { step.residual[found.index[i]] = found.value[i]; }
+  void take(size_t i) const { step.residual[i] = 0.0f; }
+};
+
+struct DgcProblem {
+  static constexpr bool kVelocity = true;
+  DgcStep step;
+  // The threshold must be judged on the value after this step's momentum: on the old residual it would be far too low.
+  float value(size_t i) const {
+    const float g = step.gradient[i] * step.gains.gain;
+    const float m = step.step.momentum;
+    const float increment = step.step.nesterov ? (step.velocity[i] + g) * m + g : step.velocity[i] * m + g;
+    return step.residual[i] * step.gains.keep + increment;
+  }
+  const float* values() const { return step.residual; }
+  void collect(size_t begin, size_t end, uint32_t threshold, Found& found) const {
+    kernels().collect_dgc(step, begin, end, threshold, found);
+  }
+  void put_back(const Found& found, size_t i) const {
+    step.residual[found.index[i]] = found.value[i];
+    step.velocity[found.index[i]] = found.velocity[i];
+  }
+  void take(size_t i) const {
+    step.residual[i] = 0.0f;
+    if (step.step.mask) step.velocity[i] = 0.0f;
+  }
+};
+
+template <class Problem>
+size_t select_topk(const Problem& problem, size_t n, size_t k, Select select, uint32_t* index, float* value) {
+  if (n == 0) return 0;
+  Selection<Problem> selection(problem, n, std::max<size_t>(k, 1), select);
+  return selection.write(index, value);
+}
+
+}  // namespace
+
+size_t topk(const float* x, size_t n, size_t k, Select select, uint32_t* index, float* value) {
+  return select_topk(PlainProblem{x}, n, k, select, index, value);
+}
+
+size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, float* residual,
+                     uint32_t* index, float* value) {
+  return select_topk(ResidualProblem{{gradient, gains, residual}}, n, k, select, index, value);
+}
+
+size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step,
+                float* velocity, float* residual, uint32_t* index, float* value) {
+  return select_topk(DgcProblem{{gradient, gains, step, velocity, residual}}, n, k, select, index, value);
+}
+
+uint32_t sampled_threshold(const float* x, size_t n, double ratio, uint64_t seed) {
+  if (n == 0) return 0;
+  std::vector<uint32_t> magnitudes = sample(n, seed, [x](size_t i) { return x[i]; });
+  const size_t wanted = static_cast<size_t>(ratio * static_cast<double>(magnitudes.size()));
+  return kth_largest(magnitudes.data(), magnitudes.size(), std::clamp<size_t>(wanted, 1, magnitudes.size()));
+}
+
+size_t nonzero(const float* x, size_t n, uint32_t* index, float* value, size_t capacity) {
+  constexpr size_t kStretch = 4096;
+  uint32_t stretch_index[kStretch + 16];
+  float stretch_value[kStretch + 16];
+  size_t total = 0;
+  for (size_t begin = 0; begin < n; begin += kStretch) {
+    Found found{stretch_index, stretch_value, nullptr, kStretch + 16, 0, false};
+    kernels().collect(x, begin, std::min(n, begin + kStretch), 1, found);
+    const size_t room = std::min(found.count, capacity - std::min(capacity, total));
+    std::copy_n(stretch_index, room, index + std::min(capacity, total));
+    std::copy_n(stretch_value, room, value + std::min(capacity, total));
+    total += found.count;
+  }
+  return total;
+}
+
+}  // namespace thinwire
