@@ -1,0 +1,188 @@
+"""The fields that bodies are made of: their rules, their writer, their reader, and no messages.
+
+A rule is written once, for both directions, and raises LocalProtocolError; ``messages.decode``, the
+one entry of remote bytes, turns that into RemoteProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from thinwire import errors
+from thinwire.wire.frame import Limits, check_bytes, check_uint
+
+_FLOAT64 = struct.Struct("<d")
+_ROW = struct.Struct("<IHII")  # piece codec numel nbytes
+_PIECE = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One compressed piece: its number, the wire id of the codec that wrote it, and the payload.
+
+    ``payload`` is a view of a buffer that somebody else owns.
+    """
+
+    piece: int
+    codec: int
+    numel: int
+    payload: memoryview
+
+    def __post_init__(self) -> None:
+        check_uint("entry: piece", self.piece, bits=32)
+        check_uint("entry: codec", self.codec, bits=16)
+        check_uint("entry: numel", self.numel, bits=32)
+        check_bytes("entry: payload", self.payload)
+
+
+def check_positive(where: str, value: int) -> None:
+    """Raise LocalProtocolError unless ``value`` is at least 1 and fits in 32 bits."""
+    check_uint(where, value, bits=32)
+    if value == 0:
+        raise errors.LocalProtocolError(f"{where} 0, expected at least 1")
+
+
+def check_ascending(where: str, pieces: Iterable[int]) -> None:
+    """Raise LocalProtocolError unless each piece comes once, in order: one message, one way."""
+    for before, piece in pairwise(pieces):
+        if piece <= before:
+            raise errors.LocalProtocolError(
+                f"{where}: piece {piece} after piece {before}, expected ascending, each once"
+            )
+
+
+def check_text(where: str, text: str) -> None:
+    """Raise LocalProtocolError if ``text`` has no UTF-8 encoding (a lone surrogate)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise errors.LocalProtocolError(
+            f"{where}: text has no UTF-8 encoding at character {error.start} of {len(text)}"
+        ) from None
+
+
+class Writer:
+    """Collects the fields of one body, joins them once. ``where`` names the message in errors."""
+
+    def __init__(self, where: str, limits: Limits) -> None:
+        self._where = where
+        self._limits = limits
+        self._parts: list[bytes | memoryview] = []
+
+    def uint(self, value: int, nbytes: int) -> None:
+        self._parts.append(value.to_bytes(nbytes, "little"))
+
+    def float64(self, value: float) -> None:
+        self._parts.append(_FLOAT64.pack(value))
+
+    def raw(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def text(self, text: str) -> None:
+        data = text.encode()
+        _check_limit(f"{self._where}: text nbytes", len(data), self._limits.max_text_nbytes)
+        self.uint(len(data), 4)
+        self.raw(data)
+
+    def pieces(self, pieces: tuple[int, ...]) -> None:
+        self._count(len(pieces))
+        self._parts.extend(_PIECE.pack(piece) for piece in pieces)
+
+    def entries(self, entries: tuple[Entry, ...]) -> None:
+        self._count(len(entries))
+        most = max((entry.numel for entry in entries), default=0)
+        _check_limit(f"{self._where}: numel", most, self._limits.max_numel)
+        self._parts.extend(
+            _ROW.pack(entry.piece, entry.codec, entry.numel, len(entry.payload))
+            for entry in entries
+        )
+        self._parts.extend(entry.payload for entry in entries)
+
+    def _count(self, count: int) -> None:
+        _check_limit(f"{self._where}: count", count, self._limits.max_entries)
+        self.uint(count, 4)
+
+    def finish(self) -> memoryview:
+        """The body. Its limit is checked before its bytes are joined."""
+        nbytes = sum(map(len, self._parts))
+        _check_limit(f"{self._where}: body nbytes", nbytes, self._limits.max_body_nbytes)
+        return memoryview(b"".join(self._parts))
+
+
+def _check_limit(where: str, found: int, limit: int) -> None:
+    if found > limit:
+        raise errors.LocalProtocolError(f"{where} {found}, the limit is {limit}")
+
+
+class Reader:
+    """Takes the fields of one body from its front. ``where`` names the message in errors."""
+
+    def __init__(self, where: str, body: memoryview, limits: Limits) -> None:
+        self._where = where
+        self._rest = body
+        self._limits = limits
+
+    def uint(self, nbytes: int) -> int:
+        return int.from_bytes(self._take(nbytes, "a number"), "little")
+
+    def float64(self) -> float:
+        value: float = _FLOAT64.unpack(self._take(_FLOAT64.size, "a float64"))[0]
+        return value
+
+    def raw(self, nbytes: int) -> bytes:
+        return bytes(self._take(nbytes, "a field"))
+
+    def text(self) -> str:
+        nbytes = self.uint(4)
+        _check_limit(f"{self._where}: text nbytes", nbytes, self._limits.max_text_nbytes)
+        try:
+            return str(self._take(nbytes, "the text"), "utf-8")
+        except UnicodeDecodeError as error:
+            raise errors.LocalProtocolError(
+                f"{self._where}: text is not UTF-8 at byte {error.start} of {nbytes}"
+            ) from None
+
+    def pieces(self) -> tuple[int, ...]:
+        count = self._count()
+        table = self._take(count * _PIECE.size, f"a table of {count} pieces")
+        return tuple(piece for (piece,) in _PIECE.iter_unpack(table))
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The table, and the payloads, which must fill the rest of the body exactly."""
+        count = self._count()
+        table = self._take(count * _ROW.size, f"a table of {count} entries")
+        rows = list(_ROW.iter_unpack(table))
+        most = max((numel for _, _, numel, _ in rows), default=0)
+        _check_limit(f"{self._where}: numel", most, self._limits.max_numel)
+        total = sum(nbytes for *_, nbytes in rows)
+        if total != len(self._rest):
+            raise errors.LocalProtocolError(
+                f"{self._where}: {len(self._rest)} bytes of payloads, their table says {total}"
+            )
+        payloads = self._take(total, "the payloads")
+        ends = accumulate(nbytes for *_, nbytes in rows)
+        return tuple(
+            Entry(piece, codec, numel, payloads[end - nbytes : end])
+            for (piece, codec, numel, nbytes), end in zip(rows, ends, strict=True)
+        )
+
+    def _count(self) -> int:
+        count = self.uint(4)
+        _check_limit(f"{self._where}: count", count, self._limits.max_entries)
+        return count
+
+    def _take(self, nbytes: int, what: str) -> memoryview:
+        if nbytes > len(self._rest):
+            raise errors.LocalProtocolError(
+                f"{self._where}: {len(self._rest)} bytes are left, {what} needs {nbytes}"
+            )
+        taken, self._rest = self._rest[:nbytes], self._rest[nbytes:]
+        return taken
+
+    def finish(self) -> None:
+        """Refuse bytes that no field has claimed."""
+        if len(self._rest):
+            raise errors.LocalProtocolError(f"{self._where}: {len(self._rest)} bytes too many")

@@ -1,0 +1,292 @@
+"""What workers and a server say to each other. When they may say it is in session.py.
+
+A message that exists is valid: its rules are checked when it is made, whoever makes it. One message
+has one encoding. A new message is one class here, one name in ``Message``, its places in the tables
+of session.py, and golden bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias, get_args
+
+from thinwire import errors
+from thinwire.wire.body import (
+    Entry,
+    Reader,
+    Writer,
+    check_ascending,
+    check_positive,
+    check_text,
+)
+from thinwire.wire.frame import DEFAULT_LIMITS, Frame, Limits, check_uint
+
+DIGEST_NBYTES = 32
+
+
+class Reason(enum.IntEnum):
+    """Why a message is refused or a session ends."""
+
+    STALE = 1  # a push computed on too old a version: the pieces go back to the worker's residual
+    LIMIT = 2  # a push beyond what the server will hold for this worker: they go back as well
+    HISTORY = 3  # the versions wanted are not in the log: start from a checkpoint
+    DIGEST = 4  # the two sides disagree on names, shapes, recipe or the number of workers
+    UNKNOWN_WORKER = 5  # no such worker, or it has joined already
+    EPOCH = 6  # sent to another run, or to the server before its restart: join again
+    PROTOCOL = 7  # the peer broke the protocol
+    LOST = 8  # a worker is gone for good: everyone stops; the text names it
+    STOPPING = 9  # this side shuts down before the training is done
+    DONE = 10  # the training is done
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Worker to server, first: what it trains, and the last version that it has applied.
+
+    ``digest`` is the SHA-256 of names, shapes and recipe. The server sends the updates after
+    ``version``.
+    """
+
+    kind: ClassVar[int] = 1
+    workers: int
+    pieces: int
+    digest: bytes
+    version: int
+
+    def __post_init__(self) -> None:
+        check_positive("join: workers", self.workers)
+        check_uint("join: pieces", self.pieces, bits=32)
+        check_uint("join: version", self.version, bits=64)
+        if len(self.digest) != DIGEST_NBYTES:
+            raise errors.LocalProtocolError(
+                f"join: digest of {len(self.digest)} bytes, expected {DIGEST_NBYTES}"
+            )
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.workers, 4)
+        body.uint(self.pieces, 4)
+        body.raw(self.digest)
+        body.uint(self.version, 8)
+
+    @classmethod
+    def read(cls, body: Reader) -> Join:
+        return cls(body.uint(4), body.uint(4), body.raw(DIGEST_NBYTES), body.uint(8))
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Server to worker, the answer to ``Join``: the server's latest version and its settings."""
+
+    kind: ClassVar[int] = 2
+    version: int
+    quorum: int
+    staleness: int
+
+    def __post_init__(self) -> None:
+        check_uint("welcome: version", self.version, bits=64)
+        check_positive("welcome: quorum", self.quorum)
+        check_uint("welcome: staleness", self.staleness, bits=32)
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+        body.uint(self.quorum, 4)
+        body.uint(self.staleness, 4)
+
+    @classmethod
+    def read(cls, body: Reader) -> Welcome:
+        return cls(body.uint(8), body.uint(4), body.uint(4))
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Worker to server: compressed gradients, computed on ``version``, of the frame's step.
+
+    ``learning_rate`` is what the gradients will be multiplied by, or 0 for not given. A step may
+    take several pushes, each with some of the pieces.
+    """
+
+    kind: ClassVar[int] = 3
+    version: int
+    learning_rate: float
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        check_uint("push: version", self.version, bits=64)
+        rate = self.learning_rate
+        # -0.0 is refused because 0.0 is the one way to say "not given".
+        if not math.isfinite(rate) or math.copysign(1.0, rate) < 0:
+            raise errors.LocalProtocolError(
+                f"push: learning rate {rate}, expected a finite positive number, or 0 for not given"
+            )
+        check_ascending("push", (entry.piece for entry in self.entries))
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+        body.float64(self.learning_rate)
+        body.entries(self.entries)
+
+    @classmethod
+    def read(cls, body: Reader) -> Push:
+        return cls(body.uint(8), body.float64(), body.entries())
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Server to worker: what to apply as ``version``. A version may take several updates."""
+
+    kind: ClassVar[int] = 4
+    version: int
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        check_uint("update: version", self.version, bits=64)
+        check_ascending("update", (entry.piece for entry in self.entries))
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+        body.entries(self.entries)
+
+    @classmethod
+    def read(cls, body: Reader) -> Update:
+        return cls(body.uint(8), body.entries())
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Server to worker: no, to one message. The server's ``version``, and why.
+
+    ``pieces`` of the push of the frame's step were not counted: the worker takes them back into its
+    residual. Only STALE and LIMIT give pieces back.
+    """
+
+    kind: ClassVar[int] = 5
+    version: int
+    reason: Reason
+    text: str
+    pieces: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_uint("refusal: version", self.version, bits=64)
+        check_text("refusal", self.text)
+        for piece in self.pieces:
+            check_uint("refusal: piece", piece, bits=32)
+        check_ascending("refusal", self.pieces)
+        if self.pieces and self.reason not in (Reason.STALE, Reason.LIMIT):
+            raise errors.LocalProtocolError(
+                f"refusal: {len(self.pieces)} pieces with {self.reason.name}, expected none"
+            )
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+        body.uint(self.reason, 2)
+        body.text(self.text)
+        body.pieces(self.pieces)
+
+    @classmethod
+    def read(cls, body: Reader) -> Refusal:
+        return cls(body.uint(8), _read_reason("refusal", body), body.text(), body.pieces())
+
+
+def _read_reason(where: str, body: Reader) -> Reason:
+    code = body.uint(2)
+    try:
+        return Reason(code)
+    except ValueError:
+        raise errors.LocalProtocolError(
+            f"{where}: reason {code}, expected {min(Reason)}..{max(Reason)}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Worker to server: send the updates after ``version`` again."""
+
+    kind: ClassVar[int] = 6
+    version: int
+
+    def __post_init__(self) -> None:
+        check_uint("catchup: version", self.version, bits=64)
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+
+    @classmethod
+    def read(cls, body: Reader) -> CatchUp:
+        return cls(body.uint(8))
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Both ways: still here, and the last version applied (worker) or closed (server)."""
+
+    kind: ClassVar[int] = 7
+    version: int
+
+    def __post_init__(self) -> None:
+        check_uint("heartbeat: version", self.version, bits=64)
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+
+    @classmethod
+    def read(cls, body: Reader) -> Heartbeat:
+        return cls(body.uint(8))
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Both ways, last: this session ends, and why. It is answered by a ``Leave``."""
+
+    kind: ClassVar[int] = 8
+    reason: Reason
+    text: str
+
+    def __post_init__(self) -> None:
+        check_text("leave", self.text)
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.reason, 2)
+        body.text(self.text)
+
+    @classmethod
+    def read(cls, body: Reader) -> Leave:
+        return cls(_read_reason("leave", body), body.text())
+
+
+Message: TypeAlias = Join | Welcome | Push | Update | Refusal | CatchUp | Heartbeat | Leave
+
+MESSAGES: Mapping[int, type[Message]] = {cls.kind: cls for cls in get_args(Message)}
+
+
+def encode(
+    message: Message,
+    *,
+    run: int,
+    epoch: int,
+    worker: int,
+    step: int,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Frame:
+    """The frame that says ``message``. Payloads are copied once, into its body."""
+    body = Writer(type(message).__name__.lower(), limits)
+    message.write(body)
+    return Frame(message.kind, run, epoch, worker, step, body.finish())
+
+
+def decode(frame: Frame, *, limits: Limits = DEFAULT_LIMITS) -> Message:
+    """What ``frame`` says; payloads are views of its body. Raises only RemoteProtocolError."""
+    cls = MESSAGES.get(frame.kind)
+    if cls is None:
+        raise errors.RemoteProtocolError(
+            f"frame: kind {frame.kind}, expected {min(MESSAGES)}..{max(MESSAGES)}"
+        )
+    body = Reader(cls.__name__.lower(), frame.body, limits)
+    try:
+        message = cls.read(body)
+        body.finish()
+    except errors.LocalProtocolError as error:
+        raise errors.RemoteProtocolError(str(error)) from error
+    return message
