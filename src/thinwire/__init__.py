@@ -1,0 +1,79 @@
+"""Distributed PyTorch training that sends 30 to 1000 times fewer bytes."""
+
+from thinwire import optim
+from thinwire.codec.dense import BFloat16, Float16, Float32
+from thinwire.codec.dither import Dither
+from thinwire.codec.policy import by_name, small_as, unless_dense_is_cheaper, vectors_as
+from thinwire.codec.randomk import RandomK
+from thinwire.codec.registry import codec, codecs
+from thinwire.codec.schedule import warmup
+from thinwire.codec.sign import OneBit
+from thinwire.codec.sparse import Nonzero
+from thinwire.codec.topk import TopK
+from thinwire.compressor import Compressor, Encoded
+from thinwire.errors import (
+    ConfigError,
+    CorruptPayloadError,
+    LocalProtocolError,
+    NonFiniteError,
+    ProtocolError,
+    Refused,
+    RemoteProtocolError,
+    ThinwireError,
+    TransportClosed,
+    TransportError,
+    TransportTimeout,
+    UnknownCodecError,
+    WorkerLost,
+)
+from thinwire.feedback.base import NoFeedback, chain
+from thinwire.feedback.clip import Clip
+from thinwire.feedback.momentum import Momentum
+from thinwire.feedback.residual import Residual
+from thinwire.gradient.keys import Key
+from thinwire.recipe import Recipe, clan, dense, dgc, doublesqueeze
+
+__all__ = [
+    "BFloat16",
+    "Clip",
+    "Compressor",
+    "ConfigError",
+    "CorruptPayloadError",
+    "Dither",
+    "Encoded",
+    "Float16",
+    "Float32",
+    "Key",
+    "LocalProtocolError",
+    "Momentum",
+    "NoFeedback",
+    "NonFiniteError",
+    "Nonzero",
+    "OneBit",
+    "ProtocolError",
+    "RandomK",
+    "Recipe",
+    "Refused",
+    "RemoteProtocolError",
+    "Residual",
+    "ThinwireError",
+    "TopK",
+    "TransportClosed",
+    "TransportError",
+    "TransportTimeout",
+    "UnknownCodecError",
+    "WorkerLost",
+    "by_name",
+    "chain",
+    "clan",
+    "codec",
+    "codecs",
+    "dense",
+    "dgc",
+    "doublesqueeze",
+    "optim",
+    "small_as",
+    "unless_dense_is_cheaper",
+    "vectors_as",
+    "warmup",
+]

@@ -1,0 +1,1 @@
+"""Which elements of a tensor travel, and in how many bits."""

@@ -1,0 +1,87 @@
+"""What a codec is: a pure map from one flat float32 tensor to bytes, and back.
+
+A codec is a frozen dataclass that holds its settings and nothing else. It reads no clock and no
+global random generator: the same tensor, settings and seed always give the same bytes. What a codec
+leaves out is remembered by ``feedback``; how its bytes travel is up to ``wire``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from thinwire.errors import CorruptPayloadError, NonFiniteError
+
+Payload = bytes | bytearray | memoryview
+"""What a codec writes, and what it is read back from."""
+
+MAX_NUMEL = 2**31 - 1
+"""The largest tensor a codec takes."""
+
+PRIVATE_WIRE_IDS = range(0x8000, 0x10000)
+"""Wire ids for codecs outside Thinwire."""
+
+
+class Codec(Protocol):
+    """All that a codec must provide. ``thinwire.testing.check_codec`` holds it to its word.
+
+    Two more class variables may be set: ``unbiased`` (its mean over seeds is the tensor itself, so
+    it needs no feedback) and ``shared_seed`` (all workers must use the same seed).
+    """
+
+    name: ClassVar[str]
+    """How people spell it: configuration, command line, logs."""
+
+    wire_id: ClassVar[int]
+    """How frames spell it. Never changed, never reused; 0x8000 and above are private."""
+
+    sparse: ClassVar[bool]
+    """Whether it sends some elements and leaves out the rest, which decode to zero."""
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        """Return the payload for ``x`` (flat, contiguous, float32, CPU). Never changes ``x``.
+
+        Raises NonFiniteError if ``x`` holds an inf or a nan that the payload cannot carry.
+        """
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        """Write the tensor that ``payload`` stands for into ``out``.
+
+        Needs no settings: encoders choose, decoders obey. Raises CorruptPayloadError on any payload
+        that ``encode`` cannot have written, and then leaves ``out`` unspecified.
+        """
+
+    def max_nbytes(self, numel: int) -> int:
+        """The largest payload for ``numel`` elements, so that buffers are allocated once."""
+
+
+@runtime_checkable
+class Adding(Protocol):
+    """A codec that can add a payload to a tensor without decoding it first."""
+
+    @staticmethod
+    def add(payload: Payload, out: Tensor, *, weight: float) -> None:
+        """Do ``out += weight * decoded``, or raise CorruptPayloadError and leave ``out`` alone."""
+
+
+def is_unbiased(codec: Codec) -> bool:
+    return bool(getattr(codec, "unbiased", False))
+
+
+def shares_seed(codec: Codec) -> bool:
+    return bool(getattr(codec, "shared_seed", False))
+
+
+def finite(payload: bytearray | None, name: str) -> bytearray:
+    """The payload that a native encoder returned, or NonFiniteError where it returned none."""
+    if payload is None:
+        raise NonFiniteError(f"{name}: the tensor holds an inf or a nan; only float32 can carry it")
+    return payload
+
+
+def accepted(fault: str | None, name: str, out: Tensor) -> None:
+    """Raise CorruptPayloadError if a native reader returned a fault."""
+    if fault is not None:
+        raise CorruptPayloadError(f"{name}: {fault} ({out.numel()} elements)")

@@ -1,0 +1,101 @@
+"""Every element, in 32 or 16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire import _native
+from thinwire.codec.base import Payload, accepted, finite
+
+
+@dataclass(frozen=True, slots=True)
+class Float32:
+    """Every element as it is: the baseline, and what carries an inf or a nan.
+
+    Payload: numel float32, little-endian.
+    """
+
+    name: ClassVar[str] = "float32"
+    wire_id: ClassVar[int] = 1
+    sparse: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        del seed  # nothing here is random
+        return bytearray(memoryview(x.numpy()).cast("B")) if x.numel() else bytearray()
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        nbytes = len(memoryview(payload))
+        fault = f"nbytes: found {nbytes}, expected {4 * out.numel()}"
+        accepted(fault if nbytes != 4 * out.numel() else None, "float32", out)
+        if nbytes:
+            out.copy_(torch.from_numpy(np.frombuffer(payload, np.uint8).view("<f4")))
+
+    @staticmethod
+    def add(payload: Payload, out: Tensor, *, weight: float) -> None:
+        accepted(_native.float32_add(payload, out, weight), "float32", out)
+
+    def max_nbytes(self, numel: int) -> int:
+        return 4 * numel
+
+
+@dataclass(frozen=True, slots=True)
+class Float16:
+    """Every element as an IEEE half, rounded to nearest even.
+
+    Magnitudes above 65504 become 65504, so pair it with ``Residual`` where gradients may be large.
+
+    Payload: numel float16, little-endian; no inf, no nan.
+    """
+
+    name: ClassVar[str] = "float16"
+    wire_id: ClassVar[int] = 2
+    sparse: ClassVar[bool] = False
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        del seed  # nothing here is random
+        return finite(_native.half_encode(_native.Half.FLOAT16, x), self.name)
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        accepted(_native.half_decode(_native.Half.FLOAT16, payload, out), "float16", out)
+
+    @staticmethod
+    def add(payload: Payload, out: Tensor, *, weight: float) -> None:
+        accepted(_native.half_add(_native.Half.FLOAT16, payload, out, weight), "float16", out)
+
+    def max_nbytes(self, numel: int) -> int:
+        return 2 * numel
+
+
+@dataclass(frozen=True, slots=True)
+class BFloat16:
+    """Every element as the upper half of a float32, rounded to nearest even.
+
+    Payload: numel bfloat16, little-endian; no inf, no nan.
+    """
+
+    name: ClassVar[str] = "bfloat16"
+    wire_id: ClassVar[int] = 3
+    sparse: ClassVar[bool] = False
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        del seed  # nothing here is random
+        return finite(_native.half_encode(_native.Half.BFLOAT16, x), self.name)
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        accepted(_native.half_decode(_native.Half.BFLOAT16, payload, out), "bfloat16", out)
+
+    @staticmethod
+    def add(payload: Payload, out: Tensor, *, weight: float) -> None:
+        accepted(_native.half_add(_native.Half.BFLOAT16, payload, out, weight), "bfloat16", out)
+
+    def max_nbytes(self, numel: int) -> int:
+        return 2 * numel

@@ -1,0 +1,122 @@
+"""Which codec a tensor gets, now. Only senders ask; receivers read it from the frame.
+
+A policy is a frozen dataclass with one method, ``choose``, a pure function: asked twice, it answers the
+same. A codec is accepted wherever a policy is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from thinwire.codec.base import Codec
+from thinwire.codec.dense import Float32
+from thinwire.gradient.keys import Key
+from thinwire.settings import check_choice, check_whole
+
+
+@runtime_checkable
+class Policy(Protocol):
+    def choose(self, key: Key, *, step: int, workers: int) -> Codec:
+        """The codec for this tensor at this step, sent to or from ``workers`` workers."""
+
+
+Chooser: TypeAlias = "Codec | Policy"
+"""What users may give: a policy, or a codec that is always chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    codec: Codec
+
+    def choose(self, key: Key, *, step: int, workers: int) -> Codec:
+        return self.codec
+
+
+def as_policy(chooser: Chooser) -> Policy:
+    return chooser if isinstance(chooser, Policy) else Always(chooser)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallAs:
+    codec: Codec
+    below: int
+    otherwise: Policy
+
+    def __post_init__(self) -> None:
+        check_whole(self.below, least=0, owner="small_as", field="below")
+
+    def choose(self, key: Key, *, step: int, workers: int) -> Codec:
+        if key.numel < self.below:
+            return self.codec
+        return self.otherwise.choose(key, step=step, workers=workers)
+
+
+def small_as(codec: Codec, *, below: int, otherwise: Chooser) -> SmallAs:
+    """Use ``codec`` for tensors of fewer than ``below`` elements, where compression costs more
+    than it saves."""
+    return SmallAs(codec, below, as_policy(otherwise))
+
+
+@dataclass(frozen=True, slots=True)
+class VectorsAs:
+    codec: Codec
+    otherwise: Policy
+
+    def choose(self, key: Key, *, step: int, workers: int) -> Codec:
+        if len(key.shape) <= 1:
+            return self.codec
+        return self.otherwise.choose(key, step=step, workers=workers)
+
+
+def vectors_as(codec: Codec, *, otherwise: Chooser) -> VectorsAs:
+    """Use ``codec`` for tensors of at most one dimension: biases and normalisation weights."""
+    return VectorsAs(codec, as_policy(otherwise))
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    patterns: tuple[tuple[str, Policy], ...]
+    otherwise: Policy
+
+    def choose(self, key: Key, *, step: int, workers: int) -> Codec:
+        matching = (policy for glob, policy in self.patterns if fnmatchcase(key.name, glob))
+        return next(matching, self.otherwise).choose(key, step=step, workers=workers)
+
+
+def by_name(patterns: Mapping[str, Chooser], *, otherwise: Chooser) -> ByName:
+    """Choose by shell pattern on the parameter's name; the first that matches decides."""
+    chosen = tuple((glob, as_policy(chooser)) for glob, chooser in patterns.items())
+    return ByName(chosen, as_policy(otherwise))
+
+
+@dataclass(frozen=True, slots=True)
+class UnlessDenseIsCheaper:
+    policy: Policy
+    exchange: str = "two-way"
+
+    def __post_init__(self) -> None:
+        check_choice(
+            self.exchange,
+            ("two-way", "allgather"),
+            owner="unless_dense_is_cheaper",
+            field="exchange",
+        )
+
+    def choose(self, key: Key, *, step: int, workers: int) -> Codec:
+        codec = self.policy.choose(key, step=step, workers=workers)
+        copies = 2 if self.exchange == "two-way" else workers
+        return Float32() if copies * codec.max_nbytes(key.numel) >= 8 * key.numel else codec
+
+
+def unless_dense_is_cheaper(
+    chooser: Chooser, *, exchange: str = "two-way"
+) -> UnlessDenseIsCheaper:
+    """Send float32 wherever the chosen codec would not send fewer bytes (algorithms.md 1.5).
+
+    Dense averaging moves about 8 bytes per element and worker. A "two-way" exchange moves a payload
+    there and one back; "allgather" brings every worker the payloads of all.
+    """
+    return UnlessDenseIsCheaper(as_policy(chooser), exchange)

@@ -1,0 +1,83 @@
+"""Every codec there is, by name and by wire id, plug-ins included.
+
+Codecs are found through the entry points of the group ``thinwire.codecs``; Thinwire's own are
+declared there too, so a plug-in is nothing special. Nothing is imported before somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from thinwire.codec.base import Adding, Codec, Payload
+from thinwire.errors import ConfigError, UnknownCodecError
+
+GROUP = "thinwire.codecs"
+
+
+@cache
+def codecs() -> Mapping[str, type[Codec]]:
+    """All codec classes by name."""
+    found: dict[str, type[Codec]] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        codec_class = point.load()
+        if codec_class.name != point.name:
+            raise ConfigError(
+                f"codec {codec_class.__qualname__} calls itself {codec_class.name!r} "
+                f"but its entry point says {point.name!r}"
+            )
+        found[point.name] = codec_class
+    return MappingProxyType(found)
+
+
+def codec(name: str, **settings: object) -> Codec:
+    """Build a codec by name: ``codec("topk", ratio=0.001)``."""
+    codec_class = codecs().get(name)
+    if codec_class is None:
+        raise UnknownCodecError.for_name(name, codecs())
+    try:
+        return codec_class(**settings)
+    except TypeError as error:
+        raise ConfigError(f"codec {name!r}: {error}") from error
+
+
+@cache
+def _by_wire_id() -> Mapping[int, type[Codec]]:
+    found: dict[int, type[Codec]] = {}
+    for codec_class in codecs().values():
+        other = found.setdefault(codec_class.wire_id, codec_class)
+        if other is not codec_class:
+            raise ConfigError(
+                f"codecs {other.name!r} and {codec_class.name!r} both use "
+                f"wire id {codec_class.wire_id}"
+            )
+    return MappingProxyType(found)
+
+
+def codec_class(wire_id: int) -> type[Codec]:
+    """The class that reads payloads with this wire id."""
+    found = _by_wire_id().get(wire_id)
+    if found is None:
+        raise UnknownCodecError(f"no codec has wire id {wire_id}; is its package installed?")
+    return found
+
+
+def decode(wire_id: int, payload: Payload, out: Tensor) -> None:
+    """Write what the payload stands for into ``out``."""
+    codec_class(wire_id).decode(payload, out)
+
+
+def add(wire_id: int, payload: Payload, out: Tensor, *, weight: float) -> None:
+    """Do ``out += weight * decoded``; ``out`` stays as it is if the payload is refused."""
+    found = codec_class(wire_id)
+    if isinstance(found, Adding):
+        found.add(payload, out, weight=weight)
+        return
+    decoded = torch.empty_like(out)
+    found.decode(payload, decoded)
+    out.add_(decoded.mul_(weight))

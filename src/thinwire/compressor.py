@@ -1,0 +1,216 @@
+"""Feedback around a codec, for many named tensors. Read this file first.
+
+A gradient goes through ``feedback.before``, is encoded, decoded again to learn what the receiver will
+see, and ``feedback.after`` remembers the difference. Where ``fused`` knows the pair of feedback and
+codec, one native pass does all of that, with the same bits as result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire import _native
+from thinwire.codec import registry
+from thinwire.codec.base import Codec, shares_seed
+from thinwire.codec.dense import Float32
+from thinwire.codec.policy import Chooser, as_policy
+from thinwire.errors import ConfigError
+from thinwire.feedback.base import Feedback, Moment, State
+from thinwire.fused import FusedState, Fusion, find_fusion
+from thinwire.gradient.keys import Key
+from thinwire.settings import check_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One compressed tensor, ready for a frame."""
+
+    wire_id: int
+    numel: int
+    payload: bytes | bytearray | memoryview
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.payload)
+
+    def decode(self, out: Tensor | None = None) -> Tensor:
+        """What the receiver will see, as a flat float32 tensor; into ``out`` if it is given."""
+        out = torch.empty(self.numel) if out is None else out
+        registry.decode(self.wire_id, self.payload, out)
+        return out
+
+
+class Compressor:
+    """Compress named gradients and remember what was left out.
+
+    The same class is used on both ways of a gradient: by every worker before it sends, and by the server
+    before it answers. That second use is what makes it DoubleSqueeze.
+
+    ``chooser`` is a codec or a policy. ``seed`` and ``rank`` make random codecs repeatable: ranks draw
+    different numbers, unless a codec needs all to draw the same. ``workers`` is the number of
+    workers that gradients are averaged over. ``fuse=False`` takes the plain path throughout.
+    """
+
+    def __init__(
+        self,
+        chooser: Chooser,
+        feedback: Feedback,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        workers: int = 1,
+        fuse: bool = True,
+    ) -> None:
+        check_whole(seed, least=0, owner="Compressor", field="seed")
+        check_whole(rank, least=0, owner="Compressor", field="rank")
+        check_whole(workers, least=1, owner="Compressor", field="workers")
+        self._policy = as_policy(chooser)
+        self._feedback = feedback
+        self._seed = seed
+        self._rank = rank
+        self._workers = workers
+        self._fuse = fuse
+        self._states: dict[str, FusedState] = {}
+
+    def compress(
+        self,
+        name: str,
+        gradient: Tensor,
+        *,
+        step: int,
+        gradient_norm: float | None = None,
+        learning_rate: float | None = None,
+    ) -> Encoded:
+        """Encode ``gradient`` and what earlier steps left of it.
+
+        A gradient with an inf or a nan travels as it is, in float32, and touches no state: mixed
+        precision overflows on purpose now and then and skips the step. The peers must see that, but
+        one inf in a residual would stay there for ever.
+        """
+        flat = flatten(gradient)
+        if not _native.all_finite(flat):
+            return Encoded(Float32.wire_id, flat.numel(), Float32().encode(flat, seed=0))
+        moment = Moment(step, self._workers, gradient_norm, learning_rate)
+        return self._compress(Key(name, tuple(gradient.shape)), flat, moment)
+
+    def compress_all(
+        self,
+        gradients: Mapping[str, Tensor],
+        *,
+        step: int,
+        learning_rate: float | None = None,
+    ) -> dict[str, Encoded]:
+        """Encode all gradients of a step, knowing their common norm. If one is not finite, none
+        touches any state."""
+        flat = {name: flatten(gradient) for name, gradient in gradients.items()}
+        if not all(_native.all_finite(x) for x in flat.values()):
+            return {
+                name: Encoded(Float32.wire_id, x.numel(), Float32().encode(x, seed=0))
+                for name, x in flat.items()
+            }
+        norm = math.sqrt(math.fsum(_native.sum_squares(x) for x in flat.values()))
+        moment = Moment(step, self._workers, norm, learning_rate)
+        return {
+            name: self._compress(Key(name, tuple(gradients[name].shape)), x, moment)
+            for name, x in flat.items()
+        }
+
+    def compress_sum(
+        self,
+        key: Key,
+        pushes: Sequence[Encoded],
+        *,
+        weight: float,
+        step: int,
+        learning_rate: float | None = None,
+    ) -> Encoded:
+        """Encode ``weight`` times the sum of ``pushes``, summed in their order: a server's answer."""
+        moment = Moment(step, self._workers, None, learning_rate)
+        codec = self._choose(key, moment)
+        fusion = self._fusion(codec)
+        if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
+            state = self._state(key)
+            payloads = [push.payload for push in pushes]
+            payload = fusion.sum_step(payloads, weight, state, moment)
+            return Encoded(codec.wire_id, key.numel, payload)
+        mean = torch.zeros(key.numel)
+        for push in pushes:
+            registry.add(push.wire_id, push.payload, mean, weight=weight)
+        return self.compress(
+            key.name, mean.reshape(key.shape), step=step, learning_rate=learning_rate
+        )
+
+    def state_dict(self) -> dict[str, State]:
+        """A copy of all buffers, in plain tensors: ``{name: {"residual": tensor, ...}}``."""
+        return {
+            name: {key: buffer.clone() for key, buffer in state.settle().items()}
+            for name, state in self._states.items()
+        }
+
+    def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over a copy of ``states``. Refuses buffers that this feedback does not keep."""
+        self._states = {name: self._loaded(name, state) for name, state in states.items()}
+
+    def _compress(self, key: Key, flat: Tensor, moment: Moment) -> Encoded:
+        codec = self._choose(key, moment)
+        state = self._state(key)
+        fusion = self._fusion(codec)
+        if fusion is not None:
+            payload = fusion.step(flat, state, moment)
+        else:
+            payload = self._unfused(codec, key, flat, state.settle(), moment)
+        return Encoded(codec.wire_id, flat.numel(), payload)
+
+    def _unfused(
+        self, codec: Codec, key: Key, flat: Tensor, state: State, moment: Moment
+    ) -> bytearray:
+        wanted = self._feedback.before(flat, state, moment)
+        payload = codec.encode(wanted, seed=self._seed_for(codec, key, moment))
+        sent = torch.empty_like(wanted)
+        codec.decode(payload, sent)
+        self._feedback.after(sent, state, sparse=codec.sparse)
+        return payload
+
+    def _choose(self, key: Key, moment: Moment) -> Codec:
+        return self._policy.choose(key, step=moment.step, workers=moment.workers)
+
+    def _fusion(self, codec: Codec) -> Fusion | None:
+        return find_fusion(codec, self._feedback) if self._fuse else None
+
+    def _state(self, key: Key) -> FusedState:
+        state = self._states.get(key.name)
+        if state is None:
+            state = self._states[key.name] = FusedState(self._feedback.init(key.numel))
+            for buffer in state.buffers.values():
+                if buffer.dim() == 1:
+                    _native.prefer_huge_pages(buffer)
+        return state
+
+    def _seed_for(self, codec: Codec, key: Key, moment: Moment) -> int:
+        """A seed of its own for every tensor, step and, unless the codec shares it, rank."""
+        rank = 0 if shares_seed(codec) else self._rank
+        text = f"{self._seed}/{rank}/{moment.step}/{key.name}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+    def _loaded(self, name: str, state: Mapping[str, Tensor]) -> FusedState:
+        expected = set(self._feedback.init(0))
+        if set(state) != expected:
+            raise ConfigError(
+                f"state of {name!r} holds {sorted(state)}, but this feedback keeps {sorted(expected)}"
+            )
+        return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
+
+
+def flatten(gradient: Tensor) -> Tensor:
+    """The gradient as a flat float32 CPU tensor: a view where it is one already."""
+    if gradient.layout is not torch.strided or not gradient.dtype.is_floating_point:
+        raise ConfigError(
+            f"gradients must be dense and real, got {gradient.dtype} with layout {gradient.layout}"
+        )
+    return gradient.detach().to("cpu", torch.float32).reshape(-1)

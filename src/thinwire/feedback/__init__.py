@@ -1,0 +1,1 @@
+"""Memory of what could not be sent."""

@@ -1,0 +1,91 @@
+"""What a feedback stage is: memory of what could not be sent, and what else is done to a gradient first.
+
+A stage is a frozen dataclass of settings. Its buffers live in a plain dict that the Compressor
+owns, one per tensor, so a checkpoint is just those dicts.
+
+For each gradient the Compressor calls ``before``, encodes what comes back, decodes it again to learn
+what the receiver will see, and calls ``after`` with that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a gradient is compressed, and what is known of the whole step."""
+
+    step: int
+    workers: int = 1
+    """How many workers the gradients are averaged over."""
+    gradient_norm: float | None = None
+    """The L2 norm of this worker's whole gradient, all tensors together, if it is known."""
+    learning_rate: float | None = None
+    """What the update of this step will be multiplied by, if it is known."""
+
+
+class Feedback(Protocol):
+    def init(self, numel: int) -> State:
+        """Return fresh buffers for a tensor of ``numel`` elements."""
+
+    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+        """Return what we want to send. The caller reads it and must not change it."""
+
+    def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
+        """Learn what was really sent. If ``sparse``, its zeros were left out, not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoFeedback:
+    """Send it and forget it: for codecs that lose nothing, or nothing on average."""
+
+    def init(self, numel: int) -> State:
+        del numel
+        return {}
+
+    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+        return x
+
+    def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Stages in order: ``before`` runs left to right, ``after`` right to left.
+
+    Stages share one dict, so each may be there once.
+    """
+
+    stages: tuple[Feedback, ...]
+
+    def __post_init__(self) -> None:
+        keys = [key for stage in self.stages for key in stage.init(0)]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise ConfigError(f"chain: two stages both keep {', '.join(sorted(twice))}")
+
+    def init(self, numel: int) -> State:
+        return {key: buffer for stage in self.stages for key, buffer in stage.init(numel).items()}
+
+    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+        for stage in self.stages:
+            x = stage.before(x, state, moment)
+        return x
+
+    def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
+        for stage in reversed(self.stages):
+            stage.after(sent, state, sparse=sparse)
+
+
+def chain(*stages: Feedback) -> Chain:
+    """``chain(Clip(1.0), Momentum(0.9), Residual())`` is Deep Gradient Compression."""
+    return Chain(stages)

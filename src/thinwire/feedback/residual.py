@@ -1,0 +1,53 @@
+"""Error feedback: what was not sent this step is added to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+from thinwire.feedback.base import Moment, State
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Keep ``residual += x - sent``, so that over time nothing is lost.
+
+    The sum of all inputs equals the sum of everything sent plus the residual, up to rounding.
+
+    With ``rescale`` the residual follows the learning rate: when that changes from a to b, the
+    residual is multiplied by a / b, and what is conserved is the sum of learning rate times
+    gradient (algorithms.md 3.4). Right for SGD; wrong for optimizers that normalise, such as Adam or LANS.
+    """
+
+    rescale: bool = False
+
+    def init(self, numel: int) -> State:
+        state = {"residual": torch.zeros(numel)}
+        if self.rescale:
+            state["learning_rate"] = torch.zeros((), dtype=torch.float64)
+        return state
+
+    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+        keep = self.keep(state, moment)
+        if keep != 1.0:
+            state["residual"].mul_(keep)
+        return state["residual"].add_(x)
+
+    def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
+        state["residual"].sub_(sent)
+
+    def keep(self, state: State, moment: Moment) -> float:
+        """What the residual is multiplied by this step. Notes the learning rate in ``state``."""
+        if not self.rescale:
+            return 1.0
+        rate = moment.learning_rate
+        if rate is None:
+            raise ConfigError("Residual(rescale=True) needs the learning rate of every step")
+        last = float(state["learning_rate"])
+        if rate == 0.0:  # nothing moves this step, and no ratio could be undone later
+            return 1.0
+        state["learning_rate"].fill_(rate)
+        return last / rate if last else 1.0

@@ -1,0 +1,173 @@
+"""Pairs of feedback and codec that one native pass can do together.
+
+The plain path in ``compressor.py`` is what each of them means; a property test keeps both equal, bit for
+bit. Anything not listed here takes the plain path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from thinwire import _native
+from thinwire.codec.base import Codec, Payload, finite
+from thinwire.codec.sign import OneBit
+from thinwire.codec.topk import TopK
+from thinwire.feedback.base import Chain, Feedback, Moment, State
+from thinwire.feedback.clip import Clip
+from thinwire.feedback.momentum import Momentum
+from thinwire.feedback.residual import Residual
+
+
+@dataclass(slots=True)
+class FusedState:
+    """A tensor's buffers, of which the residual may be lazy.
+
+    Between two 1-bit steps the residual buffer holds what was *wanted* and ``scales`` what was sent for
+    it. Together they are the residual, and the next pass forms it while reading: one pass over memory
+    instead of two.
+    """
+
+    buffers: State
+    scales: Tensor | None = None
+    block: int = field(default=0)
+
+    def settle(self) -> State:
+        """The buffers as feedback knows them."""
+        if self.scales is not None:
+            _native.onebit_settle(self.buffers["residual"], self.scales, self.block)
+            self.scales = None
+        return self.buffers
+
+    def lazy_scales(self, block: int) -> Tensor:
+        """The scales of the lazy residual; zeros, which mean nothing was sent, if it is settled."""
+        if self.scales is None or self.block != block:
+            self.settle()
+            count = _native.onebit_scales(self.buffers["residual"].numel(), block)
+            self.scales, self.block = torch.zeros(count), block
+        return self.scales
+
+
+class Fusion(Protocol):
+    def step(self, gradient: Tensor, state: FusedState, moment: Moment) -> bytearray:
+        """Feedback, encoding and feedback again; returns the payload."""
+
+    def can_sum(self, wire_ids: Iterable[int]) -> bool:
+        """Whether ``sum_step`` takes payloads with these wire ids."""
+
+    def sum_step(
+        self, payloads: Sequence[Payload], weight: float, state: FusedState, moment: Moment
+    ) -> bytearray:
+        """The same on ``weight`` times the sum of payloads."""
+
+
+def find_fusion(codec: Codec, feedback: Feedback) -> Fusion | None:
+    """The fused form of this pair, if there is one."""
+    stages = _Stages.of(feedback)
+    if stages is None:
+        return None
+    if isinstance(codec, OneBit) and stages.momentum is None:
+        return _OneBitFusion(codec, stages)
+    if isinstance(codec, TopK):
+        return _TopKFusion(codec, stages)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """A feedback that is a Residual, after an optional Momentum, after an optional Clip."""
+
+    residual: Residual
+    momentum: Momentum | None
+    clip: Clip | None
+
+    @classmethod
+    def of(cls, feedback: Feedback) -> _Stages | None:
+        stages = list(feedback.stages) if isinstance(feedback, Chain) else [feedback]
+        clip = stages.pop(0) if stages and isinstance(stages[0], Clip) else None
+        momentum = stages.pop(0) if stages and isinstance(stages[0], Momentum) else None
+        if len(stages) != 1 or not isinstance(stages[0], Residual):
+            return None
+        return cls(stages[0], momentum, clip)
+
+    def gain(self, gradient: Tensor, moment: Moment) -> float:
+        return 1.0 if self.clip is None else self.clip.gain(gradient, moment)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneBitFusion:
+    codec: OneBit
+    stages: _Stages
+
+    def step(self, gradient: Tensor, state: FusedState, moment: Moment) -> bytearray:
+        payload = _native.onebit_step(
+            gradient,
+            state.buffers["residual"],
+            state.lazy_scales(self.codec.native_block),
+            self.codec.native_scale,
+            self.codec.native_block,
+            self.stages.gain(gradient, moment),
+            self.stages.residual.keep(state.buffers, moment),
+        )
+        return finite(payload, self.codec.name)
+
+    def can_sum(self, wire_ids: Iterable[int]) -> bool:
+        return self.stages.clip is None and all(i == OneBit.wire_id for i in wire_ids)
+
+    def sum_step(
+        self, payloads: Sequence[Payload], weight: float, state: FusedState, moment: Moment
+    ) -> bytearray:
+        payload = _native.onebit_sum_step(
+            payloads,
+            weight,
+            state.buffers["residual"],
+            state.lazy_scales(self.codec.native_block),
+            self.codec.native_scale,
+            self.codec.native_block,
+            self.stages.residual.keep(state.buffers, moment),
+        )
+        return finite(payload, self.codec.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopKFusion:
+    codec: TopK
+    stages: _Stages
+
+    def step(self, gradient: Tensor, state: FusedState, moment: Moment) -> bytearray:
+        buffers = state.settle()
+        gain = self.stages.gain(gradient, moment)
+        keep = self.stages.residual.keep(buffers, moment)
+        k, select = self.codec.kept(gradient.numel()), self.codec.native_select
+        values, momentum = self.codec.native_values, self.stages.momentum
+        if momentum is None:
+            payload = _native.residual_topk(
+                gradient, buffers["residual"], k, select, values, gain, keep
+            )
+        else:
+            payload = _native.dgc_topk(
+                gradient,
+                buffers["velocity"],
+                buffers["residual"],
+                k,
+                select,
+                values,
+                gain,
+                keep,
+                momentum.momentum,
+                momentum.nesterov,
+                momentum.mask,
+            )
+        return finite(payload, self.codec.name)
+
+    def can_sum(self, wire_ids: Iterable[int]) -> bool:
+        return False
+
+    def sum_step(
+        self, payloads: Sequence[Payload], weight: float, state: FusedState, moment: Moment
+    ) -> bytearray:
+        raise NotImplementedError("can_sum says no")

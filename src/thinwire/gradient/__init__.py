@@ -1,0 +1,1 @@
+"""Gradients as named tensors."""

@@ -1,0 +1,5 @@
+"""Optimizers that fit compressed gradients; ordinary ``torch.optim.Optimizer``s."""
+
+from thinwire.optim.sgd import SGD
+
+__all__ = ["SGD"]

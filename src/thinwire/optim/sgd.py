@@ -1,0 +1,70 @@
+"""SGD that leaves the gradient's momentum to the feedback (algorithms.md 1.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from thinwire.settings import check_positive
+
+
+class SGD(Optimizer):
+    """Step along gradients that carry their momentum already, plus weight decay with its own.
+
+    Weight decay must not go through compression, where it would be delayed and masked. It gets a
+    buffer of its own, b = momentum * b + weight_decay * w, and the step is gradient + b (``nesterov``:
+    gradient + weight_decay * w + momentum * b). Momentum is linear, so with nothing compressed this is
+    classic momentum SGD with L2 regularisation. Needs no communication: b is equal on all workers.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float,
+        *,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        check_positive(1.0 + lr, owner="SGD", field="1 + lr")
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Do one step; ``closure`` recomputes the loss, as everywhere in torch."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    direction = self._direction(parameter, group)
+                    parameter.add_(direction, alpha=-group["lr"])
+        return loss
+
+    def _direction(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
+        gradient = parameter.grad
+        assert gradient is not None
+        if not group["weight_decay"]:
+            return gradient
+        decay = parameter * group["weight_decay"]
+        if not group["momentum"]:
+            return gradient + decay
+        state = self.state[parameter]
+        if "decay_velocity" not in state:
+            state["decay_velocity"] = torch.zeros_like(parameter)
+        velocity = state["decay_velocity"].mul_(group["momentum"]).add_(decay)
+        if group["nesterov"]:
+            return gradient + decay.add_(velocity, alpha=group["momentum"])
+        return gradient + velocity

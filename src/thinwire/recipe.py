@@ -1,0 +1,74 @@
+"""What both directions of an exchange do. The named recipes are all that most users need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from thinwire.codec.base import Codec, is_unbiased
+from thinwire.codec.dense import Float32
+from thinwire.codec.policy import Chooser, as_policy, unless_dense_is_cheaper, vectors_as
+from thinwire.codec.schedule import warmup
+from thinwire.codec.sparse import Nonzero
+from thinwire.codec.topk import TopK
+from thinwire.feedback.base import Feedback, NoFeedback, chain
+from thinwire.feedback.clip import Clip
+from thinwire.feedback.momentum import Momentum
+from thinwire.feedback.residual import Residual
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """``push`` is what workers send, ``pull`` what comes back, each with its feedback."""
+
+    push: Chooser = field(default_factory=Float32)
+    push_feedback: Feedback = field(default_factory=NoFeedback)
+    pull: Chooser = field(default_factory=Float32)
+    pull_feedback: Feedback = field(default_factory=NoFeedback)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "push", as_policy(self.push))
+        object.__setattr__(self, "pull", as_policy(self.pull))
+
+
+def dense() -> Recipe:
+    """Ordinary averaging through the same code: the baseline."""
+    return Recipe()
+
+
+def dgc(
+    ratio: float = 0.001,
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    clip_norm: float | None = None,
+    warmup_steps: int = 0,
+    pull_ratio: float | None = None,
+    values: str = "float32",
+    vectors: Codec | None = None,
+) -> Recipe:
+    """Deep Gradient Compression: top-k with momentum correction, masking, clipping and warm-up.
+
+    The optimizer must use no momentum of its own. 1-D tensors are sent as ``vectors`` (None: float32, as
+    in the paper). The answer is lossless unless ``pull_ratio`` keeps only part of it.
+    """
+    kept = TopK(ratio, values=values)
+    sparse = unless_dense_is_cheaper(warmup(kept, steps=warmup_steps) if warmup_steps else kept)
+    clip = () if clip_norm is None else (Clip(clip_norm),)
+    pull = Nonzero() if pull_ratio is None else TopK(pull_ratio, values=values)
+    return Recipe(
+        push=vectors_as(vectors or Float32(), otherwise=sparse),
+        push_feedback=chain(*clip, Momentum(momentum, nesterov), Residual()),
+        pull=unless_dense_is_cheaper(pull),
+        pull_feedback=NoFeedback() if pull_ratio is None else Residual(),
+    )
+
+
+def doublesqueeze(codec: Codec) -> Recipe:
+    """DoubleSqueeze: error-compensated compression by the workers and by the server."""
+    return Recipe(codec, Residual(), codec, Residual())
+
+
+def clan(codec: Codec) -> Recipe:
+    """CLAN's exchange, for the LANS optimizer: feedback for biased codecs, none for unbiased ones."""
+    feedback = NoFeedback() if is_unbiased(codec) else Residual()
+    return Recipe(codec, feedback, codec, feedback)
