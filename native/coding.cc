@@ -27,7 +27,7 @@ Fault check_padding(const BitReader& in) {
   return {};
 }
 
-// ------------------------------------------------------------------ Rice
+// Rice
 
 // Sums of gap >> r over a list, for the four parameters from `first`. 32 bits hold them, because the gaps of a
 // list add up to less than its last index + 1.
@@ -111,7 +111,7 @@ uint64_t take_rice(BitReader& in, unsigned parameter) {
   return uint64_t{zeros} << parameter | in.take(parameter);
 }
 
-// ------------------------------------------------------------------ Elias-delta
+// Elias-delta
 
 // The longest code word that a 32-bit number has begins with this many zeros.
 constexpr unsigned kMaxEliasZeros = 5;

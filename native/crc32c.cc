@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78u;  // 0x1edc6f41 with its bits reversed
 
-// ------------------------------------------------------------------ tables of 8 bytes
+// Tables of 8 bytes
 
 // entry[j][b]: what byte b does to the crc after j more bytes.
 struct Slices {
@@ -52,7 +52,7 @@ uint32_t portable_crc(const uint8_t* data, size_t nbytes, uint32_t crc) {
   return crc;
 }
 
-// ------------------------------------------------------------------ the processor's instruction
+// The processor's instruction
 //
 // It has a latency of three cycles but one can start in each, so long data is read as three streams side by side.
 // Their crcs are then joined: that of the bytes A B is that of A, moved on by as many zero bytes as B has,

@@ -5,6 +5,7 @@
 
 #include "dispatch.h"
 #include "kernels.h"
+#include "mix.h"
 #include "pool.h"
 
 namespace thinwire {
@@ -19,13 +20,6 @@ constexpr float kMaxScale = 0x1p126f;
 unsigned top_level(unsigned bits) { return bits == 1 ? 1 : (1u << (bits - 1)) - 1; }
 
 size_t plane_nbytes(size_t n, unsigned bits) { return (n / kRun * 8 + (n % kRun + 7) / 8) * bits; }
-
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
 
 float bounded_scale(double norm) {
   if (norm < static_cast<double>(kMinScale)) return 0.0f;
@@ -42,7 +36,7 @@ float inverse_of(float scale, float top) {
 DitherJob encoding_job(float scale, DitherSettings settings, uint64_t seed) {
   const bool counts = settings.levels == Levels::kLinear && settings.bits > 1;
   const float top = counts ? static_cast<float>(top_level(settings.bits)) : 1.0f;
-  const uint64_t key = mix(seed);
+  const uint64_t key = mix64(seed + 0x9e3779b97f4a7c15u);
   return {inverse_of(scale, top), scale, settings.bits, settings.levels,
           {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)}};
 }

@@ -40,7 +40,7 @@ struct Gains {
   float keep = 1.0f;
 };
 
-// ------------------------------------------------------------------ reduce.cc: one number from a tensor
+// reduce.cc: one number from a tensor
 
 // Whether no element is inf or nan.
 bool all_finite(const float* x, size_t n);
@@ -50,7 +50,7 @@ double sum_squares(const float* x, size_t n);
 // The largest magnitude; inf or nan if there is one.
 float max_abs(const float* x, size_t n);
 
-// ------------------------------------------------------------------ dense.cc: 32 and 16 bits per element
+// dense.cc: 32 and 16 bits per element
 
 enum class Half { kFloat16, kBFloat16 };
 
@@ -64,7 +64,7 @@ Fault half_check(Half kind, const uint8_t* payload, size_t nbytes, size_t n);
 void half_decode(Half kind, const uint8_t* payload, size_t n, float* dst);
 void half_add(Half kind, const uint8_t* payload, size_t n, float weight, float* dst);
 
-// ------------------------------------------------------------------ sign.cc: one bit per element
+// sign.cc: one bit per element
 //
 // Payload: block u32, zero_runs u32, scales f32[], signs, and if zero_runs > 0 the zero map. docs/wire-format.md has
 // the rest. `block` is 0 (one scale) or a multiple of kRun below n. A run with no non-zero element decodes to
@@ -96,7 +96,7 @@ size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weigh
 // wanted <- the residual that (wanted, scales) stand for.
 void onebit_settle(float* wanted, size_t n, size_t block, const float* scales);
 
-// ------------------------------------------------------------------ topk.cc: the k largest magnitudes
+// topk.cc: the k largest magnitudes
 //
 // All write at most k (index, value) pairs in ascending index order and return how many. Exactly the k largest
 // magnitudes, the lower index first among equals; zeros are never taken, so there may be fewer. `index`
@@ -125,7 +125,7 @@ uint32_t sampled_threshold(const float* x, size_t n, double ratio, uint64_t seed
 // Every non-zero element: (index, value) pairs, at most `capacity`; returns how many there are in x.
 size_t nonzero(const float* x, size_t n, uint32_t* index, float* value, size_t capacity);
 
-// ------------------------------------------------------------------ sparse.cc: (index, value) lists
+// sparse.cc: (index, value) lists
 //
 // Payload: count u32, index coding u8, value coding u8, exponent i16, values, index stream.
 
@@ -153,7 +153,7 @@ struct SparseList {
 // weight first. Sums that are zero are left out. Room for the total count; returns the number written.
 size_t sparse_merge(const SparseList* lists, size_t count, float weight, uint32_t* index, float* value);
 
-// ------------------------------------------------------------------ coding.cc: integers as bits
+// coding.cc: integers as bits
 //
 // Streams are written most significant bit first and padded with zero bits to a whole byte.
 
@@ -181,7 +181,7 @@ size_t elias_encode(const int8_t* codes, size_t n, uint8_t* dst, uint32_t* count
 Fault elias_decode(const uint8_t* src, size_t nbytes, size_t count, unsigned max_level, size_t n, uint32_t* index,
                    int8_t* code);
 
-// ------------------------------------------------------------------ dither.cc: a few random bits per element
+// dither.cc: a few random bits per element
 //
 // Payload: scale f32, bits u8, levels u8, norm u8, zero u8, then bit planes (max norm) or a count u32 and an
 // Elias-delta stream (l2 norm). Unbiased.
@@ -200,12 +200,12 @@ Fault dither_check(const uint8_t* payload, size_t nbytes, size_t n);
 void dither_decode(const uint8_t* payload, size_t nbytes, size_t n, float* dst);
 void dither_add(const uint8_t* payload, size_t nbytes, size_t n, float weight, float* dst);
 
-// ------------------------------------------------------------------ sampling.cc: indices from a shared seed
+// sampling.cc: indices from a shared seed
 
 // k different indices below n, every set equally likely for practical purposes; the same on every machine.
 void random_indices(uint64_t seed, size_t n, size_t k, uint32_t* index);
 
-// ------------------------------------------------------------------ crc32c.cc
+// crc32c.cc
 
 // CRC32C (Castagnoli) of the bytes, continuing from `crc` (0 to begin).
 uint32_t crc32c(const uint8_t* data, size_t nbytes, uint32_t crc);

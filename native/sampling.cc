@@ -2,6 +2,7 @@
 // of two that covers n, of which the first k images below n are taken.
 
 #include "kernels.h"
+#include "mix.h"
 
 namespace thinwire {
 namespace {
@@ -11,13 +12,6 @@ constexpr unsigned kRounds = 8;
 constexpr unsigned kMinBits = 8;
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
-
-// The finalizer of splitmix64.
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 // A Feistel network over numbers of low_bits + high_bits bits, the halves differing by at most one bit.
 struct Permutation {
@@ -29,8 +23,8 @@ struct Permutation {
 Permutation keyed_permutation(uint64_t seed, unsigned bits) {
   Permutation permutation{};
   // Mixed before use, since otherwise seeds that differ by kGolden would share all keys but one.
-  const uint64_t start = mix(seed + kGolden);
-  for (unsigned i = 0; i < kRounds; ++i) permutation.key[i] = mix(start + (i + 1) * kGolden);
+  const uint64_t start = mix64(seed + kGolden);
+  for (unsigned i = 0; i < kRounds; ++i) permutation.key[i] = mix64(start + (i + 1) * kGolden);
   permutation.low_bits = bits - bits / 2;
   permutation.high_bits = bits / 2;
   return permutation;

@@ -6,6 +6,7 @@
 
 #include "dispatch.h"
 #include "kernels.h"
+#include "mix.h"
 #include "pool.h"
 
 namespace thinwire {
@@ -27,12 +28,6 @@ uint32_t kth_largest(uint32_t* a, size_t n, size_t k) {
   return *kth;
 }
 
-uint64_t mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 constexpr size_t kLine = 16;          // floats in a cache line: sampled together, paid for once
 constexpr size_t kAll = 16384;        // tensors up to this size are their own sample
 constexpr size_t kSamples = 32768;
@@ -51,7 +46,7 @@ std::vector<uint32_t> sample(size_t n, uint64_t seed, Value value) {
   const size_t stretch = lines / groups;
   magnitudes.resize(groups * kLine);
   for (size_t g = 0; g < groups; ++g) {
-    const size_t begin = (g * stretch + mix(seed + g) % stretch) * kLine;
+    const size_t begin = (g * stretch + mix64(seed + g) % stretch) * kLine;
     for (size_t j = 0; j < kLine; ++j) magnitudes[g * kLine + j] = magnitude_bits(value(begin + j));
   }
   return magnitudes;

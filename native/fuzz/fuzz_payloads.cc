@@ -35,7 +35,7 @@ constexpr size_t kMaxElements = 3000;
 // What is decoded and not only checked. Files can claim more elements than there is memory.
 constexpr size_t kMaxDecoded = size_t{1} << 24;
 
-// ------------------------------------------------------------------ what a reader makes of a payload
+// What a reader makes of a payload
 
 // `refused` is the text of its fault; `broken` says which promise it did not keep. Both may be null.
 struct Verdict {
@@ -151,7 +151,7 @@ Verdict read_elias(const uint8_t* payload, size_t nbytes, size_t n) {
   return {};
 }
 
-// ------------------------------------------------------------------ payloads that encoders wrote
+// Payloads that encoders wrote
 
 // Finite floats of every size: mostly like gradients, with zeros, denormals and the largest among them.
 float random_float(Random& random) {
@@ -240,10 +240,10 @@ Bytes make_sparse(Random& random, size_t n) {
 }
 
 Bytes with_header(size_t count, unsigned parameter, const uint8_t* stream, size_t nbytes) {
-  Bytes payload(kCodeHeader);
+  Bytes payload(kCodeHeader + nbytes);
   store(payload.data(), static_cast<uint32_t>(count));
   payload[4] = static_cast<uint8_t>(parameter);
-  payload.insert(payload.end(), stream, stream + nbytes);
+  std::copy_n(stream, nbytes, payload.data() + kCodeHeader);
   return payload;
 }
 
@@ -268,7 +268,7 @@ Bytes make_elias(Random& random, size_t n) {
   return with_header(count, max_level, stream.data(), nbytes);
 }
 
-// ------------------------------------------------------------------ readers
+// Readers
 
 struct Reader {
   const char* name;
@@ -295,7 +295,7 @@ struct Case {
   bool damaged = false;
 };
 
-// ------------------------------------------------------------------ damage
+// Damage
 
 void flip_bits(Random& random, Bytes& bytes) {
   for (uint64_t flips = 1 + random.below(3); flips > 0 && !bytes.empty(); --flips) {
@@ -379,7 +379,7 @@ Case random_case(uint64_t seed, uint64_t number) {
   return test;
 }
 
-// ------------------------------------------------------------------ running
+// Running
 
 // The case that is being read, for the sanitizer's callback, which has no arguments.
 const Case* g_current = nullptr;

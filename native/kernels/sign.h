@@ -29,6 +29,13 @@ inline void subtract_sent(typename V::F (&x)[4], const SignView& last, size_t i)
   for (int j = 0; j < 4; ++j) x[j] = V::sub(x[j], V::negate_where(V::negative(x[j]), scale));
 }
 
+// Stores a run and makes its padding zero again: what was sent for the padding must not count in the mean.
+template <class V>
+inline void keep_run(float* dst, size_t count, typename V::F (&x)[4]) {
+  store_run<V>(dst, count, x);
+  if (count != kRun) load_run<V>(dst, count, x);
+}
+
 // A source gives the run of values to encode that starts at i, and keeps whatever state it has.
 template <class V>
 struct PlainSource {
@@ -46,7 +53,7 @@ struct StepSource {
     load_run<V>(step.gradient + i, count, gradient);
     subtract_sent<V>(out, step.last, i);
     for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), V::mul(gradient[j], gain));
-    store_run<V>(step.wanted + i, count, out);
+    keep_run<V>(step.wanted + i, count, out);
   }
 };
 
@@ -64,7 +71,7 @@ struct SumSource {
     load_run<V>(sum.wanted + i, count, out);
     subtract_sent<V>(out, sum.last, i);
     for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), total[j]);
-    store_run<V>(sum.wanted + i, count, out);
+    keep_run<V>(sum.wanted + i, count, out);
   }
 };
 

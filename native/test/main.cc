@@ -9,7 +9,12 @@ namespace thinwire::test {
 
 Suite coding_suite();
 Suite crc32c_suite();
+Suite dense_suite();
+Suite dither_suite();
 Suite sampling_suite();
+Suite sign_suite();
+Suite sparse_suite();
+Suite topk_suite();
 
 namespace {
 
@@ -41,7 +46,7 @@ bool wanted(const Suite& suite, int argc, char** argv) {
 
 int run_all(int argc, char** argv) {
   Totals totals;
-  for (const auto& make : {coding_suite, crc32c_suite, sampling_suite}) {
+  for (const auto& make : {coding_suite, crc32c_suite, dense_suite, dither_suite, sampling_suite, sign_suite, sparse_suite, topk_suite}) {
     const Suite suite = make();
     if (!wanted(suite, argc, argv)) continue;
     const Totals more = run(suite);

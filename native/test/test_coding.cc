@@ -15,7 +15,7 @@ namespace {
 using Indices = std::vector<uint32_t>;
 using Codes = std::vector<int8_t>;
 
-// ------------------------------------------------------------------ slow twins
+// Slow twins
 
 std::string low_bits(uint64_t value, unsigned nbits) {
   std::string text;
@@ -78,7 +78,7 @@ std::string slow_elias(const Codes& codes) {
   return bits;
 }
 
-// ------------------------------------------------------------------ calls with buffers of the exact size
+// Calls with buffers of the exact size
 
 // Room for what a stream claims to hold. A stream that claims more than this test ever writes gets none, and must
 // be refused without it.
@@ -148,7 +148,7 @@ Fault decode_elias(const Bytes& bytes, size_t count, unsigned max_level, size_t 
   return fault;
 }
 
-// ------------------------------------------------------------------ random lists
+// Random lists
 
 // Sorted indices below n: uniform, or clustered into runs without gaps, with rare huge gaps between.
 Indices random_index(Random& random, size_t n, size_t count, bool clustered) {
@@ -183,7 +183,7 @@ Indices from_gaps(const std::vector<uint64_t>& gaps) {
   return index;
 }
 
-// ------------------------------------------------------------------ gap16
+// Gap16
 
 void gap16_fillers() {
   const std::vector<std::pair<uint32_t, size_t>> cases = {
@@ -210,7 +210,7 @@ void gap16_against_a_loop() {
   }
 }
 
-// ------------------------------------------------------------------ Rice
+// Rice
 
 void check_plan(const Indices& index) {
   const auto list = exact_copy(index.data(), index.size());
@@ -369,7 +369,7 @@ void rice_random_bytes() {
   CHECK(accepted > 1000);
 }
 
-// ------------------------------------------------------------------ Elias-delta
+// Elias-delta
 
 void elias_delta_known_words() {
   CHECK_EQ(slow_elias_delta(1), "1");
