@@ -51,14 +51,15 @@ def dgc(
     The optimizer must use no momentum of its own. 1-D tensors are sent as ``vectors`` (None: float32, as
     in the paper). The answer is lossless unless ``pull_ratio`` keeps only part of it.
     """
+    vectors = vectors or Float32()
     kept = TopK(ratio, values=values)
-    sparse = unless_dense_is_cheaper(warmup(kept, steps=warmup_steps) if warmup_steps else kept)
-    clip = () if clip_norm is None else (Clip(clip_norm),)
+    push = unless_dense_is_cheaper(warmup(kept, steps=warmup_steps) if warmup_steps else kept)
     pull = Nonzero() if pull_ratio is None else TopK(pull_ratio, values=values)
+    clip = () if clip_norm is None else (Clip(clip_norm),)
     return Recipe(
-        push=vectors_as(vectors or Float32(), otherwise=sparse),
+        push=vectors_as(vectors, otherwise=push),
         push_feedback=chain(*clip, Momentum(momentum, nesterov), Residual()),
-        pull=unless_dense_is_cheaper(pull),
+        pull=vectors_as(vectors, otherwise=pull),
         pull_feedback=NoFeedback() if pull_ratio is None else Residual(),
     )
 
