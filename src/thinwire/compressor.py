@@ -1,8 +1,8 @@
 """Feedback around a codec, for many named tensors. Read this file first.
 
-A gradient goes through ``feedback.before``, is encoded, decoded again to learn what the receiver will
-see, and ``feedback.after`` remembers the difference. Where ``fused`` knows the pair of feedback and
-codec, one native pass does all of that, with the same bits as result.
+A gradient goes through ``feedback.before``, is encoded, decoded again to learn what the receiver
+will see, and ``feedback.after`` remembers the difference. Where ``fused`` knows the pair of
+feedback and codec, one native pass does all of that, with the same bits as result.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Encoded:
 class Compressor:
     """Compress named gradients and remember what was left out.
 
-    The same class is used on both ways of a gradient: by every worker before it sends, and by the server
-    before it answers. That second use is what makes it DoubleSqueeze.
+    The same class is used on both ways of a gradient: by every worker before it sends, and by the
+    server before it answers. That second use is what makes it DoubleSqueeze.
 
-    ``chooser`` is a codec or a policy. ``seed`` and ``rank`` make random codecs repeatable: ranks draw
-    different numbers, unless a codec needs all to draw the same. ``workers`` is the number of
+    ``chooser`` is a codec or a policy. ``seed`` and ``rank`` make random codecs repeatable: ranks
+    draw different numbers, unless a codec needs all to draw the same. ``workers`` is the number of
     workers that gradients are averaged over. ``fuse=False`` takes the plain path throughout.
     """
 
@@ -130,7 +130,7 @@ class Compressor:
         step: int,
         learning_rate: float | None = None,
     ) -> Encoded:
-        """Encode ``weight`` times the sum of ``pushes``, summed in their order: a server's answer."""
+        """Encode ``weight`` times the sum of ``pushes``, in their order: a server's answer."""
         moment = Moment(step, self._workers, None, learning_rate)
         codec = self._choose(key, moment)
         fusion = self._fusion(codec)
@@ -202,7 +202,8 @@ class Compressor:
         expected = set(self._feedback.init(0))
         if set(state) != expected:
             raise ConfigError(
-                f"state of {name!r} holds {sorted(state)}, but this feedback keeps {sorted(expected)}"
+                f"state of {name!r} holds {sorted(state)}, "
+                f"but this feedback keeps {sorted(expected)}"
             )
         return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
 

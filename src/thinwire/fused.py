@@ -1,7 +1,7 @@
 """Pairs of feedback and codec that one native pass can do together.
 
-The plain path in ``compressor.py`` is what each of them means; a property test keeps both equal, bit for
-bit. Anything not listed here takes the plain path.
+The plain path in ``compressor.py`` is what each of them means; a property test keeps both equal,
+bit for bit. Anything not listed here takes the plain path.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from thinwire.feedback.residual import Residual
 class FusedState:
     """A tensor's buffers, of which the residual may be lazy.
 
-    Between two 1-bit steps the residual buffer holds what was *wanted* and ``scales`` what was sent for
-    it. Together they are the residual, and the next pass forms it while reading: one pass over memory
-    instead of two.
+    Between two 1-bit steps the residual buffer holds what was *wanted* and ``scales`` what was
+    sent for it. Together they are the residual, and the next pass forms it while reading: one pass
+    over memory instead of two.
     """
 
     buffers: State
@@ -87,12 +87,16 @@ class _Stages:
 
     @classmethod
     def of(cls, feedback: Feedback) -> _Stages | None:
-        stages = list(feedback.stages) if isinstance(feedback, Chain) else [feedback]
-        clip = stages.pop(0) if stages and isinstance(stages[0], Clip) else None
-        momentum = stages.pop(0) if stages and isinstance(stages[0], Momentum) else None
-        if len(stages) != 1 or not isinstance(stages[0], Residual):
-            return None
-        return cls(stages[0], momentum, clip)
+        match feedback.stages if isinstance(feedback, Chain) else (feedback,):
+            case (Residual() as residual,):
+                return cls(residual, None, None)
+            case (Momentum() as momentum, Residual() as residual):
+                return cls(residual, momentum, None)
+            case (Clip() as clip, Residual() as residual):
+                return cls(residual, None, clip)
+            case (Clip() as clip, Momentum() as momentum, Residual() as residual):
+                return cls(residual, momentum, clip)
+        return None
 
     def gain(self, gradient: Tensor, moment: Moment) -> float:
         return 1.0 if self.clip is None else self.clip.gain(gradient, moment)

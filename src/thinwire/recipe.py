@@ -48,18 +48,17 @@ def dgc(
 ) -> Recipe:
     """Deep Gradient Compression: top-k with momentum correction, masking, clipping and warm-up.
 
-    The optimizer must use no momentum of its own. 1-D tensors are sent as ``vectors`` (None: float32, as
-    in the paper). The answer is lossless unless ``pull_ratio`` keeps only part of it.
+    The optimizer must use no momentum of its own. 1-D tensors are sent as ``vectors`` (None:
+    float32, as in the paper). The answer is lossless unless ``pull_ratio`` keeps only part of it.
     """
-    vectors = vectors or Float32()
     kept = TopK(ratio, values=values)
     push = unless_dense_is_cheaper(warmup(kept, steps=warmup_steps) if warmup_steps else kept)
-    pull = Nonzero() if pull_ratio is None else TopK(pull_ratio, values=values)
+    pull: Chooser = Nonzero() if pull_ratio is None else TopK(pull_ratio, values=values)
     clip = () if clip_norm is None else (Clip(clip_norm),)
     return Recipe(
-        push=vectors_as(vectors, otherwise=push),
+        push=vectors_as(vectors or Float32(), otherwise=push),
         push_feedback=chain(*clip, Momentum(momentum, nesterov), Residual()),
-        pull=vectors_as(vectors, otherwise=pull),
+        pull=vectors_as(Float32(), otherwise=pull) if vectors is None else pull,
         pull_feedback=NoFeedback() if pull_ratio is None else Residual(),
     )
 
@@ -70,6 +69,6 @@ def doublesqueeze(codec: Codec) -> Recipe:
 
 
 def clan(codec: Codec) -> Recipe:
-    """CLAN's exchange, for the LANS optimizer: feedback for biased codecs, none for unbiased ones."""
+    """CLAN's exchange, for the LANS optimizer: feedback for biased codecs, none for unbiased."""
     feedback = NoFeedback() if is_unbiased(codec) else Residual()
     return Recipe(codec, feedback, codec, feedback)

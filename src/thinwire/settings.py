@@ -22,6 +22,16 @@ def check_positive(value: float, *, owner: str, field: str) -> None:
         raise ConfigError(f"{owner}: {field} must be positive and finite, got {value}")
 
 
+def check_at_least(value: float, least: float, *, owner: str, field: str) -> None:
+    if not (value >= least and math.isfinite(value)):
+        raise ConfigError(f"{owner}: {field} must be finite and at least {least}, got {value}")
+
+
+def check_momentum(momentum: float, *, owner: str) -> None:
+    if not 0.0 <= momentum < 1.0:
+        raise ConfigError(f"{owner}: momentum must be in [0, 1), got {momentum}")
+
+
 def check_whole(value: int, *, least: int, owner: str, field: str) -> None:
     if not isinstance(value, int) or value < least:
         raise ConfigError(f"{owner}: {field} must be a whole number from {least}, got {value!r}")

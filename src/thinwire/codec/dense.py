@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from thinwire import _native
@@ -27,15 +25,15 @@ class Float32:
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
         del seed  # nothing here is random
-        return bytearray(memoryview(x.numpy()).cast("B")) if x.numel() else bytearray()
+        return bytearray(_bytes_of(x))
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
         nbytes = len(memoryview(payload))
         fault = f"nbytes: found {nbytes}, expected {4 * out.numel()}"
         accepted(fault if nbytes != 4 * out.numel() else None, "float32", out)
-        if nbytes:
-            out.copy_(torch.from_numpy(np.frombuffer(payload, np.uint8).view("<f4")))
+        # As bytes: a payload may be unaligned, and torch warns of one that is read-only.
+        _bytes_of(out)[:] = memoryview(payload).cast("B")
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
@@ -43,6 +41,10 @@ class Float32:
 
     def max_nbytes(self, numel: int) -> int:
         return 4 * numel
+
+
+def _bytes_of(x: Tensor) -> memoryview:
+    return x.numpy().view("u1").data
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,21 @@ from thinwire.settings import check_choice
 class Dither:
     """Round every element to a few levels, up or down at random, so that the mean is exact.
 
-    Unbiased: it needs no feedback. ``bits`` is what an element takes on the wire, sign included, 1 to 8. There are
-    s = 2^(bits - 1) - 1 levels above zero: "linear" ones at 1/s, 2/s, ... 1 of the scale, or "natural"
-    ones at 1, 1/2, 1/4, ... of it. With one bit, the only levels are plus and minus the scale.
-    ``norm`` is the scale: "max" (the largest magnitude; every element takes its bits) or
-    "l2" (the Euclidean norm; most elements round to zero and only the others are sent, at least 2 bits).
+    Unbiased: it needs no feedback. ``bits`` is what an element takes on the wire, sign included, 1
+    to 8. There are s = 2^(bits - 1) - 1 levels above zero: "linear" ones at 1/s, 2/s, ... 1 of the
+    scale, or "natural" ones at 1, 1/2, 1/4, ... of it. With one bit, the only levels are plus and
+    minus the scale. ``norm`` is the scale: "max" (the largest magnitude; every element takes its
+    bits) or "l2" (the Euclidean norm; most elements round to zero and only the others are sent, at
+    least 2 bits).
 
     Payload, little-endian:
       scale f32    0, or between 2^-100 and 2^126
       bits u8, levels u8 (0 linear, 1 natural), norm u8 (0 max, 1 l2), zero u8
     then for "max", for every 64 elements (the last may be fewer), ``bits`` planes of a bit per
-    element: bit i of plane b is bit b of element i's code, a two's complement number of ``bits`` bits;
-    for "l2", count u32 and for every non-zero code the Elias-delta code of the distance
-    to the one before (the first: its index + 1), a sign bit and the Elias-delta code of the level, first
-    bit highest. Unused bits are zero.
+    element: bit i of plane b is bit b of element i's code, a two's complement number of ``bits``
+    bits; for "l2", count u32 and for every non-zero code the Elias-delta code of the distance to
+    the one before (the first: its index + 1), a sign bit and the Elias-delta code of the level,
+    first bit highest. Unused bits are zero.
     """
 
     bits: int
@@ -60,9 +61,7 @@ class Dither:
         return _native.Norm.MAX if self.norm == "max" else _native.Norm.L2
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
-        payload = _native.dither_encode(
-            x, self.bits, self._native_levels, self._native_norm, seed
-        )
+        payload = _native.dither_encode(x, self.bits, self._native_levels, self._native_norm, seed)
         return finite(payload, self.name)
 
     @staticmethod
@@ -74,6 +73,4 @@ class Dither:
         accepted(_native.dither_add(payload, out, weight), "dither", out)
 
     def max_nbytes(self, numel: int) -> int:
-        return _native.dither_max_nbytes(
-            numel, self.bits, self._native_levels, self._native_norm
-        )
+        return _native.dither_max_nbytes(numel, self.bits, self._native_levels, self._native_norm)

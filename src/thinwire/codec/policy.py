@@ -1,7 +1,7 @@
 """Which codec a tensor gets, now. Only senders ask; receivers read it from the frame.
 
-A policy is a frozen dataclass with one method, ``choose``, a pure function: asked twice, it answers the
-same. A codec is accepted wherever a policy is.
+A policy is a frozen dataclass with one method, ``choose``, a pure function: asked twice, it
+answers the same. A codec is accepted wherever a policy is.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class UnlessDenseIsCheaper:
         return Float32() if copies * codec.max_nbytes(key.numel) >= 8 * key.numel else codec
 
 
-def unless_dense_is_cheaper(
-    chooser: Chooser, *, exchange: str = "two-way"
-) -> UnlessDenseIsCheaper:
+def unless_dense_is_cheaper(chooser: Chooser, *, exchange: str = "two-way") -> UnlessDenseIsCheaper:
     """Send float32 wherever the chosen codec would not send fewer bytes (algorithms.md 1.5).
 
     Dense averaging moves about 8 bytes per element and worker. A "two-way" exchange moves a payload

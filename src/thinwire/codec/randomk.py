@@ -44,7 +44,9 @@ class RandomK:
         count = math.ceil(self.ratio * x.numel())
         values = x[_indices(seed, x.numel(), count)]
         if not _native.all_finite(values):
-            raise NonFiniteError("randomk: a chosen element is inf or nan; only float32 can carry it")
+            raise NonFiniteError(
+                "randomk: a chosen element is inf or nan; only float32 can carry it"
+            )
         return bytearray(_HEADER.pack(seed, count)) + values.numpy().tobytes()
 
     @staticmethod
@@ -71,7 +73,9 @@ def _indices(seed: int, numel: int, count: int) -> Tensor:
 def _read(payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
     data = memoryview(payload).cast("B")
     if len(data) < _HEADER.size:
-        raise CorruptPayloadError(f"randomk: {len(data)} bytes, the header alone has {_HEADER.size}")
+        raise CorruptPayloadError(
+            f"randomk: {len(data)} bytes, the header alone has {_HEADER.size}"
+        )
     seed, count = _HEADER.unpack_from(data)
     expected = _HEADER.size + 4 * count
     if count > numel or len(data) != expected:

@@ -38,6 +38,8 @@ class Warmup:
 def warmup(
     codec: TopK | RandomK, *, steps: int, ratios: tuple[float, ...] = WARMUP_RATIOS
 ) -> Warmup:
-    """Keep more at first: each of ``ratios`` for an equal share of ``steps``, but never less than the
-    codec's own ratio; then the codec as it is."""
+    """Keep more at first, then the codec as it is.
+
+    Each of ``ratios`` is kept for an equal share of ``steps``, but never less than the codec's own.
+    """
     return Warmup(codec, steps, ratios)

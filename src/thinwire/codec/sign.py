@@ -23,8 +23,8 @@ class OneBit:
     About 32 times smaller than float32. Biased, so pair it with ``Residual``.
 
     ``scale`` is "l1" (the mean magnitude, always a contraction) or "l2" (root mean square, which
-    keeps the norm but can enlarge the error of heavy-tailed tensors). ``block`` is how many elements
-    share a scale: a multiple of 64, or None for the whole tensor.
+    keeps the norm but can enlarge the error of heavy-tailed tensors). ``block`` is how many
+    elements share a scale: a multiple of 64, or None for the whole tensor.
 
     One bit cannot say zero, but a run of 64 elements that are all zero is left out of the mean
     and decodes to zeros: rows that never have a gradient never move.

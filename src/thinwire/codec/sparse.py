@@ -24,8 +24,8 @@ class Nonzero:
                       entries and then int8[entries], meaning code / 127 of the scale
       index stream    to the end of the payload
     The gap of an entry is the number of elements skipped since the one before. 16-bit gaps: one
-    u16 per entry; a gap of 65535 with the value 0 is a filler that skips 65536 elements. Rice: gap >> r
-    zero bits, a one bit, the r low bits of the gap, first bit highest, padded with zero bits.
+    u16 per entry; a gap of 65535 with the value 0 is a filler that skips 65536 elements. Rice: gap
+    >> r zero bits, a one bit, the r low bits of the gap, first bit highest, padded with zero bits.
     The encoder takes the shorter. Values are finite and, but for fillers, not zero.
     """
 

@@ -27,10 +27,10 @@ class TopK:
     Exactly ``ceil(ratio * numel)`` elements, the lower index first among equals; fewer only where
     fewer are not zero. Biased, so pair it with ``Residual``.
 
-    ``values`` is how kept values travel: "float32"; "float16" with a shared power of two, so
-    that no range is lost; "int8" with a scale for every 256. ``select`` is how they are found, with the same result:
-    "sampled" guesses a threshold from a sample, passes once and cuts exactly; "exact" counts
-    first, and takes longer, but the same time for any tensor.
+    ``values`` is how kept values travel: "float32"; "float16" with a shared power of two, so that
+    no range is lost; "int8" with a scale for every 256. ``select`` is how they are found, with the
+    same result: "sampled" guesses a threshold from a sample, passes once and cuts exactly; "exact"
+    counts first, and takes longer, but the same time for any tensor.
 
     Payload: that of ``Nonzero``.
     """
@@ -63,9 +63,7 @@ class TopK:
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
         del seed  # the sample decides how fast, never what
         k = self.kept(x.numel())
-        return finite(
-            _native.topk_encode(x, k, self.native_select, self.native_values), self.name
-        )
+        return finite(_native.topk_encode(x, k, self.native_select, self.native_values), self.name)
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:

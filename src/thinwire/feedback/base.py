@@ -1,10 +1,10 @@
-"""What a feedback stage is: memory of what could not be sent, and what else is done to a gradient first.
+"""What a feedback stage is: memory of what could not be sent, and other work on a gradient.
 
 A stage is a frozen dataclass of settings. Its buffers live in a plain dict that the Compressor
 owns, one per tensor, so a checkpoint is just those dicts.
 
-For each gradient the Compressor calls ``before``, encodes what comes back, decodes it again to learn
-what the receiver will see, and calls ``after`` with that.
+For each gradient the Compressor calls ``before``, encodes what comes back, decodes it again to
+learn what the receiver will see, and calls ``after`` with that.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ from thinwire.settings import check_choice, check_positive
 class Clip:
     """Shrink a worker's gradient so that the mean over workers stays about within ``norm``.
 
-    Gradients here are each worker's own mean, not divided by the number of workers n. The mean of n
-    such independent gradients has a norm sqrt(n) times smaller, so the local limit is sqrt(n) * norm.
-    (The paper's gradients hold the factor 1 / n already; its limit, norm / sqrt(n), is the same thing.)
+    Gradients here are each worker's own mean, not divided by the number of workers n. The mean of
+    n such independent gradients has a norm sqrt(n) times smaller, so the local limit is sqrt(n) *
+    norm. (The paper's gradients hold the factor 1 / n already; its limit, norm / sqrt(n), is the
+    same thing.)
 
     ``scope`` is whose norm counts: "model", all tensors together, as in the paper, which needs the
     whole gradient before the first tensor can be sent; or "tensor", each by itself.
@@ -48,7 +49,9 @@ class Clip:
         if self.scope == "tensor":
             norm = math.sqrt(_native.sum_squares(x))
         elif moment.gradient_norm is None:
-            raise ConfigError("Clip(scope='model') needs gradient_norm: use Compressor.compress_all")
+            raise ConfigError(
+                "Clip(scope='model') needs gradient_norm: use Compressor.compress_all"
+            )
         else:
             norm = moment.gradient_norm
         return min(1.0, math.sqrt(moment.workers) * self.norm / (norm + 1e-6))

@@ -7,20 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.errors import ConfigError
 from thinwire.feedback.base import Moment, State
+from thinwire.settings import check_momentum
 
 
 @dataclass(frozen=True, slots=True)
 class Momentum:
     """Accumulate velocity on the worker, so that delayed elements keep their history.
 
-    Vanilla: velocity = momentum * velocity + gradient, and that is passed on. ``nesterov``: velocity =
-    momentum * (velocity + gradient), and velocity + gradient is passed on (algorithms.md 1.1).
+    Vanilla: velocity = momentum * velocity + gradient, and that is passed on. ``nesterov``:
+    velocity = momentum * (velocity + gradient), and velocity + gradient is passed on
+    (algorithms.md 1.1).
 
-    With ``mask`` the velocity of every element a sparse codec just sent is cleared, which stops stale
-    momentum from carrying it further. A dense codec delays nothing, so there is nothing to clear, and
-    the result is ordinary momentum. Either way the optimizer must use no momentum of its own.
+    With ``mask`` the velocity of every element a sparse codec just sent is cleared, which stops
+    stale momentum from carrying it further. A dense codec delays nothing, so there is nothing to
+    clear, and the result is ordinary momentum. Either way the optimizer must use no momentum of
+    its own.
     """
 
     momentum: float = 0.9
@@ -28,8 +30,7 @@ class Momentum:
     mask: bool = True
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.momentum < 1.0:
-            raise ConfigError(f"Momentum: momentum must be in [0, 1), got {self.momentum}")
+        check_momentum(self.momentum, owner="Momentum")
 
     def init(self, numel: int) -> State:
         return {"velocity": torch.zeros(numel)}

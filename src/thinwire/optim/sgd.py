@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from thinwire.settings import check_positive
+from thinwire.errors import ConfigError
+from thinwire.settings import check_at_least, check_momentum
 
 
 class SGD(Optimizer):
     """Step along gradients that carry their momentum already, plus weight decay with its own.
 
     Weight decay must not go through compression, where it would be delayed and masked. It gets a
-    buffer of its own, b = momentum * b + weight_decay * w, and the step is gradient + b (``nesterov``:
-    gradient + weight_decay * w + momentum * b). Momentum is linear, so with nothing compressed this is
-    classic momentum SGD with L2 regularisation. Needs no communication: b is equal on all workers.
+    buffer of its own, b = momentum * b + weight_decay * w, and the step is gradient + b
+    (``nesterov``: gradient + weight_decay * w + momentum * b). Momentum is linear, so with nothing
+    compressed this is classic momentum SGD with L2 regularisation. It needs no communication: b is
+    equal on all workers.
     """
 
     def __init__(
@@ -30,7 +32,11 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        check_positive(1.0 + lr, owner="SGD", field="1 + lr")
+        check_at_least(lr, 0.0, owner="SGD", field="lr")
+        check_at_least(weight_decay, 0.0, owner="SGD", field="weight_decay")
+        check_momentum(momentum, owner="SGD")
+        if nesterov and not momentum:
+            raise ConfigError("SGD: nesterov needs a momentum above 0")
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -49,22 +55,21 @@ class SGD(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    direction = self._direction(parameter, group)
+                    direction = self._direction(parameter, parameter.grad, group)
                     parameter.add_(direction, alpha=-group["lr"])
         return loss
 
-    def _direction(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
-        gradient = parameter.grad
-        assert gradient is not None
-        if not group["weight_decay"]:
+    def _direction(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+        weight_decay, momentum = float(group["weight_decay"]), float(group["momentum"])
+        if not weight_decay:
             return gradient
-        decay = parameter * group["weight_decay"]
-        if not group["momentum"]:
+        decay = parameter * weight_decay
+        if not momentum:
             return gradient + decay
         state = self.state[parameter]
         if "decay_velocity" not in state:
             state["decay_velocity"] = torch.zeros_like(parameter)
-        velocity = state["decay_velocity"].mul_(group["momentum"]).add_(decay)
+        velocity: Tensor = state["decay_velocity"].mul_(momentum).add_(decay)
         if group["nesterov"]:
-            return gradient + decay.add_(velocity, alpha=group["momentum"])
+            return gradient + decay.add_(velocity, alpha=momentum)
         return gradient + velocity
