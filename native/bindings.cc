@@ -264,6 +264,10 @@ void bind_sign(nb::module_& m) {
     return make_payload(onebit_max_nbytes(n, block),
                         [&](uint8_t* payload) { return onebit_encode(x.data(), n, scale, block, payload); });
   }, "x"_a.noconvert(), "scale"_a, "block"_a);
+  m.def("onebit_check", [](nb::handle payload, size_t n) {
+    const Bytes bytes(payload);
+    return sentence(onebit_check(bytes.data(), bytes.size(), n));
+  }, "payload"_a, "numel"_a);
   m.def("onebit_decode", [](nb::handle payload, Output out) {
     return read_payload(payload, out, onebit_check,
                         [&](const uint8_t* data, size_t, size_t n) { onebit_decode(data, n, out.data()); });
@@ -379,7 +383,7 @@ void bind_rest(nb::module_& m) {
 void read_environment() {
   const char* isa = std::getenv("THINWIRE_ISA");
   if (isa != nullptr && *isa != '\0' && !choose_kernels(isa)) {
-    throw nb::import_error("THINWIRE_ISA must be scalar, avx2 or avx512, and one that this processor has");
+    throw nb::import_error("THINWIRE_ISA must be scalar, avx2, avx512 or neon, and one that this processor has");
   }
   const char* threads = std::getenv("THINWIRE_THREADS");
   const size_t half = std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 8);

@@ -10,6 +10,8 @@ namespace thinwire {
 namespace {
 
 constexpr size_t kHeader = 8;
+// Larger scales are sent as this one, and refused: whatever peers send, sums of theirs stay far from overflow.
+constexpr float kMaxScale = 0x1p100f;
 
 size_t bit_bytes(size_t bits) { return bits / 8 + (bits % 8 != 0); }
 
@@ -84,7 +86,8 @@ class Encoding {
         live += live_[unit];
       }
       const double mean = live == 0 ? 0.0 : sum / static_cast<double>(live);
-      const float scale = static_cast<float>(job_.scale == SignScale::kL1 ? mean : std::sqrt(mean));
+      const double size = job_.scale == SignScale::kL1 ? mean : std::sqrt(mean);
+      const auto scale = static_cast<float>(std::min(size, static_cast<double>(kMaxScale)));
       store(payload_ + kHeader + 4 * s, scale);
       if (scales != nullptr) scales[s] = scale;
     }
@@ -99,7 +102,7 @@ class Encoding {
 
 Fault check_scales(const uint8_t* scales, size_t count) {
   for (size_t s = 0; s < count; ++s) {
-    if (load<uint32_t>(scales + 4 * s) >= kInfinityBits) return {"a scale is negative, inf or nan"};
+    if (load<uint32_t>(scales + 4 * s) > float_bits(kMaxScale)) return {"a scale is negative, above 2^100 or nan"};
   }
   return {};
 }

@@ -157,9 +157,10 @@ void fused_sum() {
 }
 
 void huge_and_non_finite_values() {
+  // The mean overflows a float on the way, and is above the largest scale.
   std::vector<float> x(1000, 3e38f);
-  const auto scales = scales_of(encode(x.data(), x.size(), SignScale::kL1, 0), x.size(), 0);
-  CHECK(std::fabs(scales[0] - 3e38f) <= 1e33f);
+  CHECK_EQ(scales_of(encode(x.data(), x.size(), SignScale::kL1, 0), x.size(), 0)[0], 0x1p100f);
+  CHECK_EQ(scales_of(encode(x.data(), x.size(), SignScale::kL2, 0), x.size(), 0)[0], 0x1p100f);
   for (const float bad : {INFINITY, -INFINITY, NAN}) {
     x[777] = bad;
     CHECK_EQ(encode(x.data(), x.size(), SignScale::kL1, 0).size(), size_t{0});

@@ -26,6 +26,10 @@ from thinwire.fused import FusedState, Fusion, find_fusion
 from thinwire.gradient.keys import Key
 from thinwire.settings import check_whole
 
+LARGEST = 2.0**100
+"""Gradients with larger magnitudes are treated as overflowed: millions of them still add up to
+something finite, so that no peer can spoil a residual."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -89,13 +93,13 @@ class Compressor:
     ) -> Encoded:
         """Encode ``gradient`` and what earlier steps left of it.
 
-        A gradient with an inf or a nan travels as it is, in float32, and touches no state: mixed
-        precision overflows on purpose now and then and skips the step. The peers must see that, but
-        one inf in a residual would stay there for ever.
+        A gradient with an inf, a nan or a magnitude above ``LARGEST`` travels as it is, in float32,
+        and touches no state: mixed precision overflows on purpose now and then and skips the step.
+        The peers must see that, but one inf in a residual would stay there for ever.
         """
         flat = flatten(gradient)
-        if not _native.all_finite(flat):
-            return Encoded(Float32.wire_id, flat.numel(), Float32().encode(flat, seed=0))
+        if not is_usable(flat):
+            return untouched(flat)
         moment = Moment(step, self._workers, gradient_norm, learning_rate)
         return self._compress(Key(name, tuple(gradient.shape)), flat, moment)
 
@@ -106,14 +110,13 @@ class Compressor:
         step: int,
         learning_rate: float | None = None,
     ) -> dict[str, Encoded]:
-        """Encode all gradients of a step, knowing their common norm. If one is not finite, none
-        touches any state."""
+        """Encode all gradients of a step, knowing their common norm.
+
+        If one is not finite, none touches any state.
+        """
         flat = {name: flatten(gradient) for name, gradient in gradients.items()}
-        if not all(_native.all_finite(x) for x in flat.values()):
-            return {
-                name: Encoded(Float32.wire_id, x.numel(), Float32().encode(x, seed=0))
-                for name, x in flat.items()
-            }
+        if not all(is_usable(x) for x in flat.values()):
+            return {name: untouched(x) for name, x in flat.items()}
         norm = math.sqrt(math.fsum(_native.sum_squares(x) for x in flat.values()))
         moment = Moment(step, self._workers, norm, learning_rate)
         return {
@@ -190,6 +193,7 @@ class Compressor:
             for buffer in state.buffers.values():
                 if buffer.dim() == 1:
                     _native.prefer_huge_pages(buffer)
+        check_numel(key, state)
         return state
 
     def _seed_for(self, codec: Codec, key: Key, moment: Moment) -> int:
@@ -206,6 +210,24 @@ class Compressor:
                 f"but this feedback keeps {sorted(expected)}"
             )
         return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
+
+
+def is_usable(flat: Tensor) -> bool:
+    """Whether feedback may see these values: all finite, and sums of them far from overflow."""
+    return _native.max_abs(flat) <= LARGEST  # false for a nan
+
+
+def untouched(flat: Tensor) -> Encoded:
+    return Encoded(Float32.wire_id, flat.numel(), Float32().encode(flat, seed=0))
+
+
+def check_numel(key: Key, state: FusedState) -> None:
+    for name, buffer in state.buffers.items():
+        if buffer.dim() == 1 and buffer.numel() != key.numel:
+            raise ConfigError(
+                f"{name} of {key.name!r} has {buffer.numel()} elements, "
+                f"but its gradient has {key.numel}"
+            )
 
 
 def flatten(gradient: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from thinwire import _native
-from thinwire.codec.base import Codec, Payload, finite
+from thinwire.codec.base import Codec, Payload, accepted, finite
 from thinwire.codec.sign import OneBit
 from thinwire.codec.topk import TopK
 from thinwire.feedback.base import Chain, Feedback, Moment, State
@@ -125,10 +125,13 @@ class _OneBitFusion:
     def sum_step(
         self, payloads: Sequence[Payload], weight: float, state: FusedState, moment: Moment
     ) -> bytearray:
+        residual = state.buffers["residual"]
+        for push in payloads:
+            accepted(_native.onebit_check(push, residual.numel()), self.codec.name, residual)
         payload = _native.onebit_sum_step(
             payloads,
             weight,
-            state.buffers["residual"],
+            residual,
             state.lazy_scales(self.codec.native_block),
             self.codec.native_scale,
             self.codec.native_block,

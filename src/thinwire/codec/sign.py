@@ -32,7 +32,7 @@ class OneBit:
     Payload, little-endian:
       block u32       elements per scale, below numel; 0: one scale for all
       zero_runs u32   runs of 64 elements (the last may be shorter) that hold only zeros
-      scales f32[]    finite, not negative; one, or ceil(numel / block); none if numel is 0
+      scales f32[]    from 0 to 2^100; one, or ceil(numel / block); none if numel is 0
       signs           ceil(numel / 8) bytes; bit i of byte j is 1 where element 8 j + i is below 0
       zero map        only if zero_runs > 0: ceil(runs / 8) bytes, bit set where a run is zero
     Unused bits are zero, and so are the signs of zero runs.
