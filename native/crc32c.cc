@@ -8,6 +8,9 @@
 #include <nmmintrin.h>
 #elif defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
 #endif
 
 namespace thinwire {
@@ -75,7 +78,11 @@ THINWIRE_CRC inline uint32_t step1(uint32_t crc, uint8_t byte) { return _mm_crc3
 
 #define THINWIRE_CRC
 
-bool has_crc_instruction() { return true; }  // the compiler was told so
+#if defined(__linux__)
+bool has_crc_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+#else
+bool has_crc_instruction() { return true; }  // ARM machines with other systems are newer than the instruction
+#endif
 inline uint32_t step8(uint32_t crc, const uint8_t* data) { return __crc32cd(crc, load<uint64_t>(data)); }
 inline uint32_t step1(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
 

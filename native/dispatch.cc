@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <initializer_list>
 
 namespace thinwire {
 namespace {
@@ -17,15 +16,18 @@ const Kernels* find(const char* name) {
     return avx512 ? &avx512_kernels() : nullptr;
   }
   if (std::strcmp(name, "avx2") == 0) return avx2 ? &avx2_kernels() : nullptr;
+#elif defined(__aarch64__)
+  if (std::strcmp(name, "neon") == 0) return &neon_kernels();  // every processor of this kind has it
 #endif
   return std::strcmp(name, "scalar") == 0 ? &scalar_kernels() : nullptr;
 }
 
 const Kernels* best() {
-  for (const char* name : {"avx512", "avx2"}) {
-    if (const Kernels* found = find(name)) return found;
+  const Kernels* last = &scalar_kernels();
+  for (const char* name : kInstructionSets) {
+    if (const Kernels* found = find(name)) last = found;
   }
-  return &scalar_kernels();
+  return last;
 }
 
 std::atomic<const Kernels*>& chosen() {

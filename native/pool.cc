@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 
@@ -107,6 +108,16 @@ Pool& current_pool() {
   return *found;
 }
 
+#if defined(__aarch64__)
+unsigned float_control() {
+  uint64_t control;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  return static_cast<unsigned>(control);  // the upper half is reserved
+}
+
+void set_float_control(unsigned control) { asm volatile("msr fpcr, %0" : : "r"(uint64_t{control})); }
+#endif
+
 }  // namespace
 
 size_t thread_count() { return threads_setting().load(); }
@@ -128,6 +139,9 @@ void run_parts(size_t n, size_t granule, size_t parts, RangeBody body, void* con
 #if defined(__x86_64__)
 DefaultFloatMode::DefaultFloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
 DefaultFloatMode::~DefaultFloatMode() { _mm_setcsr(saved_); }
+#elif defined(__aarch64__)
+DefaultFloatMode::DefaultFloatMode() : saved_(float_control()) { set_float_control(0); }
+DefaultFloatMode::~DefaultFloatMode() { set_float_control(saved_); }
 #else
 DefaultFloatMode::DefaultFloatMode() : saved_(0) {}
 DefaultFloatMode::~DefaultFloatMode() = default;

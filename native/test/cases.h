@@ -31,16 +31,23 @@ inline std::vector<float> gradient(size_t n, uint64_t seed) {
   return x;
 }
 
-// Runs a check under every instruction set this processor has, with 1, 2 and 3 threads.
+// Runs a check under every instruction set this processor has.
+template <class Check>
+void under_every_instruction_set(Check check_one) {
+  for (const char* name : kInstructionSets) {
+    if (choose_kernels(name)) check_one();
+  }
+}
+
+// The same, each with 1, 2 and 3 threads.
 template <class Check>
 void under_every_setting(Check check_one) {
-  for (const char* name : {"scalar", "avx2", "avx512"}) {
-    if (!choose_kernels(name)) continue;
+  under_every_instruction_set([&] {
     for (const size_t threads : {size_t{1}, size_t{2}, size_t{3}}) {
       set_thread_count(threads);
       check_one();
     }
-  }
+  });
   set_thread_count(1);
 }
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "cases.h"
 #include "check.h"
-#include "dispatch.h"
 #include "kernels.h"
 #include "tools.h"
 
@@ -25,18 +25,8 @@ Bytes random_bytes(Random& random, size_t nbytes) {
   return bytes;
 }
 
-// Both the portable version and the fastest one.
-template <class Check>
-void in_both_ways(Check check_one) {
-  for (const char* name : {"scalar", "avx2", "avx512"}) {
-    if (!can_run(name)) continue;
-    choose_kernels(name);
-    check_one();
-  }
-}
-
 void known_values() {
-  in_both_ways([] {
+  under_every_instruction_set([] {
     const std::string digits = "123456789";
     CHECK_EQ(crc32c(reinterpret_cast<const uint8_t*>(digits.data()), 9, 0), 0xe3069283u);
     CHECK_EQ(crc32c(nullptr, 0, 0), 0u);
@@ -52,7 +42,7 @@ void known_values() {
 void every_short_length_and_alignment() {
   Random random(1);
   const Bytes bytes = random_bytes(random, 2000);
-  in_both_ways([&] {
+  under_every_instruction_set([&] {
     for (size_t nbytes = 0; nbytes < 1700; ++nbytes) {
       const size_t offset = nbytes % 9;
       CHECK_EQ(crc32c(bytes.data() + offset, nbytes, 0), slow_crc(bytes.data() + offset, nbytes, 0));
@@ -63,7 +53,7 @@ void every_short_length_and_alignment() {
 // Around the lengths at which the three streams begin and end.
 void awkward_long_lengths() {
   Random random(2);
-  in_both_ways([&] {
+  under_every_instruction_set([&] {
     for (const size_t around : {768u, 1536u, 4096u, 12288u, 12288u + 768u, 24576u, 100000u}) {
       for (const size_t nbytes : {around - 1, around, around + 1, around + 7, around + 8}) {
         const Bytes bytes = random_bytes(random, nbytes);
@@ -78,7 +68,7 @@ void awkward_long_lengths() {
 void continues_where_it_stopped() {
   Random random(3);
   const Bytes bytes = random_bytes(random, 30000);
-  in_both_ways([&] {
+  under_every_instruction_set([&] {
     const uint32_t whole = crc32c(bytes.data(), bytes.size(), 0);
     for (size_t cut = 0; cut <= bytes.size(); cut += 1 + random.below(300)) {
       const uint32_t first = crc32c(bytes.data(), cut, 0);
@@ -89,7 +79,7 @@ void continues_where_it_stopped() {
 
 void every_bit_counts() {
   Bytes bytes(1000);
-  in_both_ways([&] {
+  under_every_instruction_set([&] {
     const uint32_t before = crc32c(bytes.data(), bytes.size(), 0);
     for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
       bytes[bit / 8] ^= static_cast<uint8_t>(1u << bit % 8);

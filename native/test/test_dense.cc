@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cfenv>
+
 #include "bytes.h"
 #include "cases.h"
 #include "check.h"
@@ -126,6 +128,18 @@ void the_pool_survives_a_fork() {
   set_thread_count(1);
 }
 
+void float_mode_is_the_default_for_a_while() {
+  const volatile float one = 1.0f, little = 1e-10f;
+  std::fesetround(FE_UPWARD);
+  CHECK(one + little > 1.0f);
+  {
+    DefaultFloatMode mode;
+    CHECK_EQ(one + little, 1.0f);
+  }
+  CHECK_EQ(std::fegetround(), FE_UPWARD);
+  std::fesetround(FE_TONEAREST);
+}
+
 }  // namespace
 
 Suite dense_suite() {
@@ -134,7 +148,8 @@ Suite dense_suite() {
            {"every_half_survives", every_half_survives},
            {"every_size_and_weight", every_size_and_weight},
            {"reductions", reductions},
-           {"the_pool_survives_a_fork", the_pool_survives_a_fork}}};
+           {"the_pool_survives_a_fork", the_pool_survives_a_fork},
+           {"float_mode_is_the_default_for_a_while", float_mode_is_the_default_for_a_while}}};
 }
 
 }  // namespace thinwire::test
