@@ -76,6 +76,7 @@ struct NaturalCode {
 template <class V, class Rule>
 inline void run_codes(const float* x, size_t i, size_t count, const DitherJob& job, typename V::I (&code)[4]) {
   typename V::F run[4];
+  prefetch_run<V>(x + i);
   load_run<V>(x + i, count, run);
   // Two elements share a counter and see its bits with the halves exchanged: each gets 24 bits, of which the upper
   // 16 belong to it alone.

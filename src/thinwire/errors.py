@@ -38,7 +38,7 @@ class UnknownCodecError(ConfigError):
     def for_name(cls, name: str, known: Iterable[str]) -> UnknownCodecError:
         known = sorted(known)
         nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
         return cls(f"no codec is named {name!r}{hint} Known codecs: {', '.join(known)}")
 
 

@@ -47,7 +47,7 @@ class Dither:
         check_choice(self.levels, ("linear", "natural"), owner="Dither", field="levels")
         check_choice(self.norm, ("max", "l2"), owner="Dither", field="norm")
         fewest = 1 if self.norm == "max" else 2
-        if not fewest <= self.bits <= 8:
+        if not isinstance(self.bits, int) or not fewest <= self.bits <= 8:
             raise ConfigError(
                 f"Dither: bits must be {fewest} to 8 with norm {self.norm!r}, got {self.bits}"
             )

@@ -31,6 +31,8 @@ def codecs() -> Mapping[str, type[Codec]]:
                 f"codec {codec_class.__qualname__} calls itself {codec_class.name!r} "
                 f"but its entry point says {point.name!r}"
             )
+        if point.name in found:
+            raise ConfigError(f"two codecs are named {point.name!r}: {found[point.name]}, {codec_class}")
         found[point.name] = codec_class
     return MappingProxyType(found)
 

@@ -22,6 +22,8 @@ class Warmup:
     ratios: tuple[float, ...] = WARMUP_RATIOS
 
     def __post_init__(self) -> None:
+        if not hasattr(self.codec, "ratio"):
+            raise ConfigError(f"warmup: {self.codec} has no ratio that could be higher at first")
         check_whole(self.steps, least=0, owner="warmup", field="steps")
         if not self.ratios:
             raise ConfigError("warmup: ratios must not be empty")
