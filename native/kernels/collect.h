@@ -10,7 +10,10 @@ namespace thinwire {
 template <class V>
 struct PlainValues {
   const float* x;
-  inline void advance(size_t i, size_t count, typename V::F (&out)[4]) const { load_run<V>(x + i, count, out); }
+  inline void advance(size_t i, size_t count, typename V::F (&out)[4]) const {
+    prefetch_run<V>(x + i);
+    load_run<V>(x + i, count, out);
+  }
   inline void take(size_t, Found&, size_t) const {}
 };
 
@@ -20,6 +23,8 @@ struct ResidualValues {
   inline void advance(size_t i, size_t count, typename V::F (&out)[4]) const {
     const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
     typename V::F gradient[4];
+    prefetch_run<V>(step.residual + i);
+    prefetch_run<V>(step.gradient + i);
     load_run<V>(step.residual + i, count, out);
     load_run<V>(step.gradient + i, count, gradient);
     for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), V::mul(gradient[j], gain));
@@ -35,6 +40,9 @@ struct DgcValues {
     const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
     const typename V::F momentum = V::set(step.step.momentum);
     typename V::F gradient[4], velocity[4];
+    prefetch_run<V>(step.gradient + i);
+    prefetch_run<V>(step.velocity + i);
+    prefetch_run<V>(step.residual + i);
     load_run<V>(step.gradient + i, count, gradient);
     load_run<V>(step.velocity + i, count, velocity);
     load_run<V>(step.residual + i, count, out);

@@ -192,6 +192,7 @@ void dither_add_kernel(const uint8_t* planes, const DitherJob& job, size_t begin
   for (size_t i = begin; i < end; i += kRun) {
     const size_t count = run_length<V>(i, end);
     typename V::F x[4];
+    prefetch_run<V>(dst + i);
     run_values<V>(planes, i, count, job, x);
     add_weighted<V>(x, factor, dst + i, count);
   }

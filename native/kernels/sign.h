@@ -40,7 +40,10 @@ inline void keep_run(float* dst, size_t count, typename V::F (&x)[4]) {
 template <class V>
 struct PlainSource {
   const float* x;
-  inline void run(size_t i, size_t count, typename V::F (&out)[4]) const { load_run<V>(x + i, count, out); }
+  inline void run(size_t i, size_t count, typename V::F (&out)[4]) const {
+    prefetch_run<V>(x + i);
+    load_run<V>(x + i, count, out);
+  }
 };
 
 template <class V>
@@ -49,6 +52,8 @@ struct StepSource {
   inline void run(size_t i, size_t count, typename V::F (&out)[4]) const {
     const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
     typename V::F gradient[4];
+    prefetch_run<V>(step.wanted + i);
+    prefetch_run<V>(step.gradient + i);
     load_run<V>(step.wanted + i, count, out);
     load_run<V>(step.gradient + i, count, gradient);
     subtract_sent<V>(out, step.last, i);
@@ -68,6 +73,7 @@ struct SumSource {
       for (int j = 0; j < 4; ++j) total[j] = V::add(total[j], signed_scale<V>(word, j, scale));
     }
     const typename V::F keep = V::set(sum.keep);
+    prefetch_run<V>(sum.wanted + i);
     load_run<V>(sum.wanted + i, count, out);
     subtract_sent<V>(out, sum.last, i);
     for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), total[j]);
@@ -154,6 +160,7 @@ void sign_add_kernel(const SignView& view, size_t begin, size_t end, float weigh
     const uint64_t word = load_bits<V>(view.signs + i / 8, count);
     const float scale = run_scale(view, i) * weight;
     typename V::F x[4];
+    prefetch_run<V>(dst + i);
     load_run<V>(dst + i, count, x);
     for (int j = 0; j < 4; ++j) x[j] = V::add(x[j], signed_scale<V>(word, j, scale));
     store_run<V>(dst + i, count, x);

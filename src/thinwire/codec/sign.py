@@ -47,7 +47,7 @@ class OneBit:
 
     def __post_init__(self) -> None:
         check_choice(self.scale, ("l1", "l2"), owner="OneBit", field="scale")
-        if self.block is not None and not (0 < self.block <= MAX_NUMEL and self.block % RUN == 0):
+        if self.block is not None and not _is_block(self.block):
             raise ConfigError(f"OneBit: block must be a positive multiple of 64, got {self.block}")
 
     @property
@@ -72,3 +72,7 @@ class OneBit:
 
     def max_nbytes(self, numel: int) -> int:
         return _native.onebit_max_nbytes(numel, self.native_block)
+
+
+def _is_block(block: int) -> bool:
+    return isinstance(block, int) and 0 < block <= MAX_NUMEL and block % RUN == 0
