@@ -1,0 +1,10 @@
+"""``python benchmarks/kernels.py`` is ``thinwire bench kernels``, for people who look here."""
+
+from __future__ import annotations
+
+import sys
+
+from thinwire.cli.main import main
+
+if __name__ == "__main__":
+    main(["bench", "kernels", *sys.argv[1:]], prog_name="thinwire")

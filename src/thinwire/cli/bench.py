@@ -1,0 +1,68 @@
+"""``thinwire bench``: speed on this machine, beside the alternatives."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TextIO
+
+import click
+
+from thinwire.cli.bench_table import Progress, print_report
+from thinwire.lab.bench.bars import Verdict
+from thinwire.lab.bench.rounds import Limits
+from thinwire.lab.bench.run import KernelBench, bench_kernels
+
+
+@click.group()
+def bench() -> None:
+    """Measure speed on this machine, beside the alternatives."""
+
+
+@bench.command()
+@click.option(
+    "--numel",
+    "numels",
+    type=int,
+    multiple=True,
+    default=(1_000_000, 25_000_000),
+    show_default=True,
+    help="Elements of the tensor, a multiple of 8. Repeat it for more sizes.",
+)
+@click.option("--rounds", type=int, default=15, show_default=True, help="Rounds for each size.")
+@click.option(
+    "--seconds", type=float, default=75.0, show_default=True, help="Start no round after this time."
+)
+@click.option(
+    "--isa",
+    type=click.Choice(["scalar", "avx2", "avx512", "neon"]),
+    help="Kernels to use, not the best.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.File("w", lazy=False),  # a path that cannot be written is refused before the run
+    help="Write everything to this file, every sample included.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 if a bar is missed.")
+def kernels(
+    numels: tuple[int, ...],
+    rounds: int,
+    seconds: float,
+    isa: str | None,
+    json_file: TextIO | None,
+    strict: bool,
+) -> None:
+    """Time every kernel beside memcpy and torch, by turns, on one thread and on two.
+
+    Only the ratios mean something on a machine that others use, too. A missed bar is a finding, not
+    a failure, unless --strict.
+    """
+    settings = KernelBench(numels, Limits(rounds, seconds), isa)
+    with Progress(rounds) as progress:
+        report = bench_kernels(settings, progress.show)
+    print_report(report)
+    if json_file is not None:
+        json.dump(report.as_json(), json_file, indent=1)
+    if strict and report.with_verdict(Verdict.MISSED):
+        sys.exit(1)

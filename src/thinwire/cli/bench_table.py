@@ -1,0 +1,188 @@
+"""How ``thinwire bench`` shows progress and results, in a terminal and without one."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import click
+import rich.progress
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from thinwire.lab.bench.bars import Kind, Verdict
+from thinwire.lab.bench.report import Outcome, Ratio, Report, Row
+from thinwire.lab.bench.rounds import Samples
+
+_BUSY = 0.1
+_COLUMNS = ("case", "ms", "/ memcpy", "GB/s", "torch /", "tuned /", "bits", "bars")
+_MARKS = {Verdict.HOLDS: "✓", Verdict.UNSETTLED: "~", Verdict.MISSED: "✗"}
+_STYLES = {Verdict.HOLDS: "green", Verdict.UNSETTLED: "yellow", Verdict.MISSED: "red"}
+_LEGEND = """\
+Pairs are best/median times or their ratios.
+case      a step is error feedback and encoding; add is decoding and adding; steps of top-k
+          and DGC keep 0.1 %
+/ memcpy  our time over memcpy's; GB/s are of the float32 tensor, at best
+torch /   the time of torch code, as one would write it, over ours
+tuned /   the same for the fastest torch code that we could write, at best
+bits      of payload, for each element of the tensor
+bars      ≤1.15 of memcpy's time; ≥15x faster than torch; T times faster than one thread;
+          b bits per index; ✓ holds, ✗ missed, ~ the best and the median disagree
+"""
+
+
+class Progress:
+    """A bar in a terminal, a line for every round elsewhere; on stderr, as it is not the result."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._console = Console(stderr=True)
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+        self._shown = (0, -1)
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, numel: int, round_: int, case: str) -> None:
+        part = f"round {round_} of {self._rounds}" if round_ else "warming up"
+        text = f"{_count(numel)} elements, {part}"
+        if self._console.is_terminal:
+            self._bar.update(
+                self._task,
+                description=f"{text}: {case:<27}",
+                total=self._rounds,
+                completed=round_,
+            )
+        elif (numel, round_) != self._shown:
+            self._shown = (numel, round_)
+            click.echo(text, err=True)
+
+
+def _count(numel: int) -> str:
+    return f"{numel:,}".replace(",", " ")
+
+
+def print_report(report: Report) -> None:
+    """A table for each size, what the signs mean, and what was found where."""
+    console = Console()
+    for numel in dict.fromkeys(row.numel for row in report.rows):
+        rows = [row for row in report.rows if row.numel == numel]
+        title = f"{_count(numel)} float32, rounds: {len(rows[0].samples['ours'].seconds)}"
+        if console.is_terminal:
+            console.print(_table(title, rows))
+        else:
+            _echo_lines(title, rows)
+    console.print(_LEGEND, style="dim", soft_wrap=not console.is_terminal, highlight=False)
+    console.print(_closing(report), soft_wrap=not console.is_terminal, highlight=False)
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for name in _COLUMNS[:-1]:
+        table.add_column(name, justify="left" if name == "case" else "right", no_wrap=True)
+    # The last may wrap, so that a narrow terminal costs lines and not digits.
+    table.add_column(_COLUMNS[-1])
+    for row in rows:
+        table.add_row(*_cells(row), _bars(row))
+    return table
+
+
+def _echo_lines(title: str, rows: list[Row]) -> None:
+    lines = [_COLUMNS, *((*_cells(row), _bars(row).plain) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    click.echo(title)
+    for line in lines:
+        numbers = [f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)][1:-1]
+        click.echo("  ".join([f"{line[0]:<{widths[0]}}", *numbers, line[-1]]).rstrip())
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """All but the bars."""
+    return (
+        row.name,
+        _milliseconds(row.samples["ours"]),
+        _pair(row.memcpy, 2),
+        f"{row.gigabytes_per_second:.1f}",
+        _pair(row.plain, 1),
+        "" if row.tuned is None else f"{row.tuned.best:.1f}",
+        "" if row.bits is None else f"{row.bits:.3g}",
+    )
+
+
+def _milliseconds(samples: Samples) -> str:
+    return "/".join(_three_digits(1e3 * s) for s in (samples.best, samples.median))
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.{3 if value < 1 else 2 if value < 10 else 1}f}"
+
+
+def _pair(ratio: Ratio | None, digits: int) -> str:
+    return "" if ratio is None else f"{ratio.best:.{digits}f}/{ratio.median:.{digits}f}"
+
+
+def _bars(row: Row) -> Text:
+    text = Text(" ").join(
+        Text(f"{_MARKS[outcome.verdict]}{_bar_text(outcome)}", style=_STYLES[outcome.verdict])
+        for outcome in row.outcomes
+    )
+    # memcpy on two threads has no bar of ours, but says what this machine can give.
+    if row.one_thread is not None and not row.outcomes:
+        text.append(f" T{_pair(row.one_thread, 2)}")
+    return text
+
+
+def _bar_text(outcome: Outcome) -> str:
+    limit = f"{outcome.bar.limit:g}"
+    if outcome.bar.kind is Kind.MEMCPY:
+        return f"≤{limit}"
+    if outcome.bar.kind is Kind.TORCH:
+        return f"≥{limit}x"
+    if outcome.bar.kind is Kind.THREADS:
+        return f"T{_pair(outcome.found, 2)}≥{limit}"
+    return f"{outcome.found.best:.2f}b≤{limit}"
+
+
+def _closing(report: Report) -> str:
+    parts = [f"Measured on {report.machine}."]
+    if report.others > _BUSY:
+        parts.append(
+            f"Other processes had {report.others:.0%} of the machine meanwhile: do not trust "
+            "the two-thread ratios, and repeat the run when it is quiet."
+        )
+    for verdict, words in ((Verdict.MISSED, "Missed"), (Verdict.UNSETTLED, "Unsettled")):
+        cells = [_cell_text(row, outcome) for row, outcome in report.with_verdict(verdict)]
+        if cells:
+            parts.append(f"{words}: {'; '.join(cells)}.")
+    if not any(row.outcomes for row in report.rows):
+        parts.append("There are no bars for tensors this small.")
+    elif not any(map(report.with_verdict, (Verdict.MISSED, Verdict.UNSETTLED))):
+        parts.append("Every bar holds.")
+    return " ".join(parts)
+
+
+def _cell_text(row: Row, outcome: Outcome) -> str:
+    found = f"{outcome.found.best:.3g} / {outcome.found.median:.3g}"
+    return f"{row.name} at {_count(row.numel)} ({found}, bar {_bar_limit(outcome)})"
+
+
+def _bar_limit(outcome: Outcome) -> str:
+    sign = "≤" if outcome.bar.is_ceiling else "≥"
+    return f"{sign}{outcome.bar.limit:g} {outcome.bar.kind.value}"

@@ -1,0 +1,171 @@
+"""The native kernels as cases: every family, over buffers of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire import _native
+from thinwire.codec.randomk import RandomK
+from thinwire.codec.topk import TopK
+from thinwire.lab.bench import torch_ops
+from thinwire.lab.bench.buffers import MOMENTUM, RATIO, Buffers
+from thinwire.lab.bench.case import Case, Work
+
+MEMCPY = "memcpy"
+"""The case that all others are measured against."""
+
+_L1 = _native.SignScale.L1
+_F32 = _native.Values.FLOAT32
+
+
+def kernel_cases(b: Buffers, helper: ThreadPoolExecutor) -> list[Case]:
+    """All cases. They change ``b``; ``helper`` is the second thread that memcpy on two needs."""
+    families = (
+        _memory(b, helper),
+        _onebit(b),
+        _topk(b),
+        _sparse(b),
+        _steps(b),
+        _dither(b),
+        _halves(b),
+    )
+    return [case for family in families for case in family]
+
+
+def _memory(b: Buffers, helper: ThreadPoolExecutor) -> Iterator[Case]:
+    yield Case(MEMCPY, lambda: b.out.copy_(b.gradient))
+    yield Case("b += a", lambda: b.out.add_(b.gradient))
+    yield Case("read (all finite)", lambda: _native.all_finite(b.gradient))
+    yield Case("crc32c", partial(_native.crc32c, b.gradient.numpy().view(np.uint8).data))
+    yield Case("memcpy, 2 threads", partial(_copy_by_two, b, helper), threads=2, one_thread=MEMCPY)
+
+
+def _copy_by_two(b: Buffers, helper: ThreadPoolExecutor) -> None:
+    # Two threads of our own: torch's OpenMP threads would go on spinning into the next case.
+    (out, out2), (x, x2) = (t.tensor_split(2) for t in (b.out, b.gradient))
+    half = helper.submit(out2.copy_, x2)
+    out.copy_(x)
+    half.result()
+
+
+def _onebit(b: Buffers) -> Iterator[Case]:
+    scales, sum_scales = torch.zeros(1), torch.zeros(1)
+    payload = _encoded(_native.onebit_encode(b.gradient, _L1, 0))
+    step = partial(_native.onebit_step, b.gradient, b.wanted, scales, _L1, 0, 1.0, 1.0)
+    pair = [payload, payload]
+    yield Case(
+        "1-bit step",
+        step,
+        plain=partial(torch_ops.plain_onebit_step, b.gradient, b.sign_residual),
+        tuned=partial(torch_ops.tuned_onebit_step, b.gradient, b.sign_residual, b.scratch),
+    )
+    yield Case("1-bit step, 2 threads", step, threads=2, one_thread="1-bit step")
+    yield Case("1-bit encode", partial(_native.onebit_encode, b.gradient, _L1, 0))
+    yield Case("1-bit decode", partial(_native.onebit_decode, payload, b.out))
+    yield from _adds("1-bit", partial(_native.onebit_add, payload, b.out, 0.5))
+    yield Case(
+        "1-bit server, sum of 2",
+        partial(_native.onebit_sum_step, pair, 0.5, b.wanted_sum, sum_scales, _L1, 0, 1.0),
+    )
+
+
+def _encoded(payload: bytearray | None) -> bytearray:
+    if payload is None:
+        raise AssertionError("the benchmark's own gradient is not finite")
+    return payload
+
+
+def _adds(name: str, add: Work) -> Iterator[Case]:
+    """Decode-add, on one thread and on two."""
+    one = f"{name} add"
+    yield Case(one, add)
+    yield Case(f"{one}, 2 threads", add, threads=2, one_thread=one)
+
+
+def _topk(b: Buffers) -> Iterator[Case]:
+    x, sampled = b.gradient, _native.Select.SAMPLED
+    for name, ratio in (("top-k 0.1 %", RATIO), ("top-k 1 %", 0.01)):
+        k = TopK(ratio).kept(b.numel)
+        yield Case(
+            name,
+            partial(_native.topk_encode, x, k, sampled, _F32),
+            plain=partial(torch_ops.plain_topk, x, k),
+            tuned=partial(torch_ops.tuned_topk, x, k, b.scratch),
+            value_nbytes=4,
+        )
+    k = TopK(RATIO).kept(b.numel)
+    yield Case("top-k 0.1 %, radix", partial(_native.topk_encode, x, k, _native.Select.RADIX, _F32))
+    for values in (_native.Values.FLOAT16, _native.Values.INT8):
+        name = f"top-k 0.1 %, {values.name.lower()}"
+        yield Case(name, partial(_native.topk_encode, x, k, sampled, values))
+
+
+def _sparse(b: Buffers) -> Iterator[Case]:
+    k = TopK(RATIO).kept(b.numel)
+    payload = _encoded(_native.topk_encode(b.gradient, k, _native.Select.SAMPLED, _F32))
+    yield Case("top-k 0.1 % add", partial(_native.sparse_add, payload, b.out, 0.5))
+    yield Case("non-zero, of 1 %", partial(_native.nonzero_encode, b.sparse))
+    yield Case("random-k 0.1 %", partial(RandomK(RATIO).encode, b.gradient, seed=7))
+
+
+def _steps(b: Buffers) -> Iterator[Case]:
+    k, sampled = TopK(RATIO).kept(b.numel), _native.Select.SAMPLED
+    residual = (b.gradient, b.topk_residual, k)
+    dgc = (b.gradient, b.dgc_velocity, b.dgc_residual, k)
+    yield Case(
+        "top-k step",
+        partial(_native.residual_topk, *residual, sampled, _F32, 1.0, 1.0),
+        plain=partial(torch_ops.plain_residual_topk, *residual),
+        tuned=partial(torch_ops.tuned_residual_topk, *residual, b.scratch),
+    )
+    step = partial(_native.dgc_topk, *dgc, sampled, _F32, 1.0, 1.0, MOMENTUM, False, True)
+    yield Case(
+        "DGC step",
+        step,
+        plain=partial(torch_ops.plain_dgc_step, *dgc, MOMENTUM),
+        tuned=partial(torch_ops.tuned_dgc_step, *dgc, MOMENTUM, b.scratch),
+    )
+    yield Case("DGC step, 2 threads", step, threads=2, one_thread="DGC step")
+
+
+def _dither(b: Buffers) -> Iterator[Case]:
+    linear, natural = _native.Levels.LINEAR, _native.Levels.NATURAL
+    largest, euclid = _native.Norm.MAX, _native.Norm.L2
+    for bits in (2, 4, 8):
+        encode = partial(_native.dither_encode, b.gradient, bits, linear, largest, 7)
+        yield Case(
+            f"dither {bits} bit",
+            encode,
+            plain=partial(torch_ops.plain_dither, b.gradient, bits),
+            tuned=partial(torch_ops.tuned_dither, b.gradient, bits, b.scratch),
+        )
+        payload = _encoded(encode())
+        yield Case(f"dither {bits} bit add", partial(_native.dither_add, payload, b.out, 0.5))
+    for name, levels, norm in (("natural", natural, largest), ("l2 norm", linear, euclid)):
+        work = partial(_native.dither_encode, b.gradient, 4, levels, norm, 7)
+        yield Case(f"dither 4 bit, {name}", work)
+
+
+def _halves(b: Buffers) -> Iterator[Case]:
+    for kind, dtype in (
+        (_native.Half.FLOAT16, torch.float16),
+        (_native.Half.BFLOAT16, torch.bfloat16),
+    ):
+        yield from _half(b, kind, torch.empty(b.numel, dtype=dtype))
+
+
+def _half(b: Buffers, kind: _native.Half, kept: Tensor) -> Iterator[Case]:
+    name, payload = kind.name.lower(), _encoded(_native.half_encode(kind, b.gradient))
+    yield Case(
+        f"{name} encode",
+        partial(_native.half_encode, kind, b.gradient),
+        plain=lambda: b.gradient.to(kept.dtype),
+        tuned=lambda: kept.copy_(b.gradient),
+    )
+    yield Case(f"{name} add", partial(_native.half_add, kind, payload, b.out, 0.5))
