@@ -22,6 +22,7 @@ void float32_add_kernel(const uint8_t* src, size_t n, float weight, float* dst) 
     const size_t count = run_length<V>(i, n);
     typename V::F x[4];
     float aligned[kRun] = {};
+    prefetch_run<V>(dst + i);
     std::memcpy(aligned, src + 4 * i, 4 * count);  // the bytes need not lie on a float's address
     load_run<V>(aligned, kRun, x);
     add_weighted<V>(x, factor, dst + i, count);
@@ -57,6 +58,7 @@ bool encode_half(const float* x, size_t n, uint8_t* dst) {
   for (size_t i = 0; i < n; i += kRun) {
     const size_t count = run_length<V>(i, n);
     typename V::F run[4];
+    prefetch_run<V>(x + i);
     load_run<V>(x + i, count, run);
     uint8_t tail[2 * kRun];
     uint8_t* out = count == kRun ? dst + 2 * i : tail;
@@ -95,6 +97,7 @@ void add_half(const uint8_t* src, size_t n, float weight, float* dst) {
   for (size_t i = 0; i < n; i += kRun) {
     const size_t count = run_length<V>(i, n);
     typename V::F x[4];
+    prefetch_run<V>(dst + i);
     load_half_run<V, kKind>(src + 2 * i, count, x);
     add_weighted<V>(x, factor, dst + i, count);
   }

@@ -236,4 +236,4 @@ def flatten(gradient: Tensor) -> Tensor:
         raise ConfigError(
             f"gradients must be dense and real, got {gradient.dtype} with layout {gradient.layout}"
         )
-    return gradient.detach().to("cpu", torch.float32).reshape(-1)
+    return gradient.detach().to("cpu", torch.float32).reshape(-1).contiguous()

@@ -32,7 +32,9 @@ def codecs() -> Mapping[str, type[Codec]]:
                 f"but its entry point says {point.name!r}"
             )
         if point.name in found:
-            raise ConfigError(f"two codecs are named {point.name!r}: {found[point.name]}, {codec_class}")
+            raise ConfigError(
+                f"two codecs are named {point.name!r}: {found[point.name]}, {codec_class}"
+            )
         found[point.name] = codec_class
     return MappingProxyType(found)
 
