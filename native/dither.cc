@@ -168,6 +168,7 @@ Fault dither_check(const uint8_t* payload, size_t nbytes, size_t n) {
   if (payload[5] > 1) return {"levels (at most)", payload[5], 1};
   if (payload[6] > 1) return {"norm (at most)", payload[6], 1};
   if (payload[7] != 0) return {"last byte of the header", payload[7], 0};
+  if (n == 0 && scale != 0) return {"there is a scale but no element"};
   if (is_l2(payload)) return bits == 1 ? Fault{"the l2 norm has one bit"} : check_elias(payload, nbytes, n, scale == 0);
   const size_t expected = kHeader + plane_nbytes(n, bits);
   if (nbytes != expected) return {"nbytes", nbytes, expected};

@@ -111,6 +111,17 @@ bool has_padding(const uint8_t* bytes, size_t bits) {
   return bits % 8 != 0 && bytes[bits / 8] >> (bits % 8) != 0;
 }
 
+// A scale that no element uses must be zero, or one tensor would have many payloads.
+Fault check_unused_scales(const SignView& view, size_t n) {
+  const size_t step = view.block == 0 ? n : view.block;
+  for (size_t begin = 0; begin < n; begin += step) {
+    bool used = false;
+    for (size_t i = begin; i < std::min(n, begin + step) && !used; i += kRun) used = !run_is_zero(view, i);
+    if (!used && load<uint32_t>(view.scales + 4 * (begin / step)) != 0) return {"a scale without elements is not zero"};
+  }
+  return {};
+}
+
 Fault check_zero_map(const SignView& view, size_t n, uint32_t zero_runs) {
   const size_t runs = count_runs(n);
   if (has_padding(view.zero_map, runs)) return {"padding bits of the zero map are not zero"};
@@ -122,7 +133,7 @@ Fault check_zero_map(const SignView& view, size_t n, uint32_t zero_runs) {
       return {"a run of zeros has signs"};
     }
   }
-  return {};
+  return check_unused_scales(view, n);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 """Types of the native module; native/kernels.h says what each function does.
 
-Every ``Tensor`` here is flat, contiguous, float32 and on the CPU (``out`` of ``random_indices``: int32).
-Encoders return None where the input holds an inf or a nan; readers return None, or why they refuse.
+Every ``Tensor`` here is flat, contiguous, float32 and on the CPU (``out`` of ``random_indices``:
+int32). Encoders return None where the input holds an inf or a nan; readers return
+None, or why they refuse.
 """
 
 import enum
 from collections.abc import Sequence
-
 
 from torch import Tensor
 

@@ -1,5 +1,7 @@
 """S7: the paper's compression ratios, and what our own frames reach on the same networks."""
 
+# ruff: noqa: N802 - a test begins with the number of its invariant, as the invariant is written
+
 from __future__ import annotations
 
 import math
@@ -30,7 +32,7 @@ def test_S7_networks_have_the_published_number_of_parameters(
 
 @pytest.mark.parametrize(("network", "ratio"), PAPER_RATIOS)
 def test_S7_paper_format_gives_the_paper_ratios(network: Network, ratio: float) -> None:
-    """A 32-bit value and a 16-bit gap for 0.1 % of the weights, not rounded up; 1-D tensors dense."""
+    """A 32-bit value and a 16-bit gap for 0.1 % of the weights, not rounded; 1-D tensors dense."""
     nbytes = 0.0
     for shape in network().values():
         numel = math.prod(shape)

@@ -1,0 +1,199 @@
+"""A fused step is the plain one: the same bytes and the same state, bit for bit, for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import thinwire as tw
+from tests.cases import RESIDUAL_CHAINS, gradients, laws, same_bits
+from thinwire.codec.base import Codec
+from thinwire.codec.policy import Policy
+from thinwire.feedback.base import Feedback
+from thinwire.fused import find_fusion
+from thinwire.testing.tensors import make
+
+ONE_BITS: list[Codec] = [
+    tw.OneBit(scale, block) for scale in ("l1", "l2") for block in (None, 64, 128, 4096)
+]
+TOP_KS: list[Codec] = [
+    tw.TopK(ratio, values, select)
+    for ratio in (0.01, 0.3, 1.0)
+    for values in ("float32", "float16", "int8")
+    for select in ("sampled", "exact")
+]
+WITHOUT_MOMENTUM: list[Feedback] = [
+    tw.Residual(),
+    tw.Residual(rescale=True),
+    tw.chain(tw.Clip(1.0), tw.Residual()),
+]
+SERVER_FEEDBACKS = (tw.Residual(), tw.Residual(rescale=True))
+
+
+class Twins:
+    """Two compressors with the same settings, one fused, one plain, that must never differ."""
+
+    def __init__(self, chooser: Codec | Policy, feedback: Feedback) -> None:
+        self.fused = tw.Compressor(chooser, feedback, seed=3, rank=1, workers=4, fuse=True)
+        self.plain = tw.Compressor(chooser, feedback, seed=3, rank=1, workers=4, fuse=False)
+
+    def step(self, gradient: Tensor, *, step: int, learning_rate: float = 0.1) -> tw.Encoded:
+        fused, plain = (
+            twin.compress_all({"w": gradient}, step=step, learning_rate=learning_rate)["w"]
+            for twin in (self.fused, self.plain)
+        )
+        assert fused.wire_id == plain.wire_id
+        assert bytes(fused.payload) == bytes(plain.payload)
+        return fused
+
+    def sum(self, key: tw.Key, pushes: Sequence[tw.Encoded], *, step: int, rate: float) -> None:
+        weight = 1 / max(len(pushes), 1)
+        fused, plain = (
+            twin.compress_sum(key, pushes, weight=weight, step=step, learning_rate=rate)
+            for twin in (self.fused, self.plain)
+        )
+        assert fused.wire_id == plain.wire_id
+        assert bytes(fused.payload) == bytes(plain.payload)
+
+    def check_states(self) -> None:
+        fused, plain = self.fused.state_dict(), self.plain.state_dict()
+        assert fused.keys() == plain.keys()
+        for name, state in fused.items():
+            assert state.keys() == plain[name].keys()
+            for key, buffer in state.items():
+                assert same_bits(buffer, plain[name][key]), (name, key)
+
+
+def test_every_pair_that_should_be_fused_is() -> None:
+    for feedback in RESIDUAL_CHAINS:
+        assert all(find_fusion(codec, feedback) for codec in TOP_KS)
+    for feedback in WITHOUT_MOMENTUM:
+        assert all(find_fusion(codec, feedback) for codec in ONE_BITS)
+    assert find_fusion(tw.OneBit(), tw.NoFeedback()) is None
+    assert find_fusion(tw.Dither(4), tw.Residual()) is None
+    assert find_fusion(tw.TopK(0.1), tw.chain(tw.Residual(), tw.Clip(1.0))) is None
+
+
+def check_steps(twins: Twins, data: st.DataObject) -> None:
+    numel = data.draw(st.integers(0, 300) | st.sampled_from([63, 64, 65, 512, 4097]))
+    rates = st.sampled_from([0.1, 0.01, 0.0, 0.3])
+    for step, gradient in enumerate(data.draw(gradients(numel, 5))):
+        twins.step(gradient, step=step, learning_rate=data.draw(rates))
+        if data.draw(st.booleans()):  # reading the state settles a lazy residual
+            twins.check_states()
+    twins.check_states()
+
+
+@pytest.mark.parametrize("feedback", WITHOUT_MOMENTUM, ids=repr)
+@laws
+@given(codec=st.sampled_from(ONE_BITS), data=st.data())
+def test_onebit_steps_are_equal(codec: Codec, feedback: Feedback, data: st.DataObject) -> None:
+    check_steps(Twins(codec, feedback), data)
+
+
+@pytest.mark.parametrize("feedback", RESIDUAL_CHAINS, ids=repr)
+@laws
+@given(codec=st.sampled_from(TOP_KS), data=st.data())
+def test_topk_steps_are_equal(codec: Codec, feedback: Feedback, data: st.DataObject) -> None:
+    check_steps(Twins(codec, feedback), data)
+
+
+@pytest.mark.parametrize("feedback", SERVER_FEEDBACKS, ids=repr)
+@laws
+@given(codec=st.sampled_from(ONE_BITS), data=st.data())
+def test_sums_are_equal(codec: Codec, feedback: Feedback, data: st.DataObject) -> None:
+    twins = Twins(codec, feedback)
+    numel = data.draw(st.integers(0, 300) | st.sampled_from([63, 64, 65, 512, 4097]))
+    key = tw.Key("w", (numel,))
+    workers = data.draw(st.integers(0, 4))
+    for step in range(4):
+        given_ = data.draw(gradients(numel, workers))
+        pushed = [data.draw(st.sampled_from(ONE_BITS)).encode(g, seed=0) for g in given_]
+        pushes = [tw.Encoded(tw.OneBit.wire_id, numel, payload) for payload in pushed]
+        twins.sum(key, pushes, step=step, rate=data.draw(st.sampled_from([0.1, 0.01])))
+    twins.check_states()
+
+
+@laws
+@given(data=st.data())
+def test_sums_of_different_codecs_are_equal(data: st.DataObject) -> None:
+    twins = Twins(tw.OneBit(block=64), tw.Residual())
+    codecs: list[Codec] = [tw.OneBit(), tw.Float32(), tw.TopK(0.1), tw.OneBit(block=128)]
+    for step in range(4):
+        given_ = data.draw(gradients(200, 3))
+        chosen = [data.draw(st.sampled_from(codecs)) for _ in given_]
+        pushes = [
+            tw.Encoded(codec.wire_id, 200, codec.encode(gradient, seed=0))
+            for codec, gradient in zip(chosen, given_, strict=True)
+        ]
+        twins.sum(tw.Key("w", (200,)), pushes, step=step, rate=0.1)
+    twins.check_states()
+
+
+class Cycle:
+    """A policy that takes the next codec at every step."""
+
+    def __init__(self, *codecs: Codec) -> None:
+        self._codecs = codecs
+
+    def choose(self, key: tw.Key, *, step: int, workers: int) -> Codec:
+        return self._codecs[step % len(self._codecs)]
+
+
+@laws
+@given(data=st.data())
+def test_the_codec_may_change_between_steps(data: st.DataObject) -> None:
+    codecs: list[Codec] = [
+        tw.OneBit(),
+        tw.OneBit("l2", 64),
+        tw.TopK(0.1),
+        tw.Float16(),
+        tw.Dither(3),
+    ]
+    chosen = data.draw(st.lists(st.sampled_from(codecs), min_size=2, max_size=6))
+    twins = Twins(Cycle(*chosen), tw.chain(tw.Clip(1.0), tw.Residual()))
+    for step, gradient in enumerate(data.draw(gradients(200, 8))):
+        twins.step(gradient, step=step)
+    twins.check_states()
+
+
+@pytest.mark.parametrize("codec", [tw.OneBit(), tw.OneBit(block=64), tw.TopK(0.1)], ids=repr)
+@laws
+@given(data=st.data())
+def test_saving_and_loading_in_the_middle_changes_nothing(
+    codec: Codec, data: st.DataObject
+) -> None:
+    twins, undisturbed = Twins(codec, tw.Residual()), Twins(codec, tw.Residual())
+    for step, gradient in enumerate(data.draw(gradients(150, 6))):
+        if step == 3:
+            saved = twins.fused.state_dict()
+            twins = Twins(codec, tw.Residual())
+            twins.fused.load_state_dict(saved)
+            twins.plain.load_state_dict(saved)
+        sent, expected = twins.step(gradient, step=step), undisturbed.step(gradient, step=step)
+        assert sent.payload == expected.payload
+    twins.check_states()
+
+
+@pytest.mark.parametrize("codec", [tw.OneBit(block=128), tw.TopK(0.01)], ids=repr)
+def test_large_tensors_are_equal(codec: Codec) -> None:
+    twins = Twins(codec, tw.chain(tw.Clip(1.0), tw.Residual()))
+    for step in range(4):
+        twins.step(make("heavy-tailed", 200_003, seed=step), step=step)
+    twins.check_states()
+
+
+def test_a_gradient_that_is_not_finite_leaves_both_alone() -> None:
+    twins = Twins(tw.OneBit(), tw.Residual())
+    twins.step(make("normal", 100, seed=1), step=0)
+    before = twins.fused.state_dict()["w"]["residual"]
+    poisoned = make("normal", 100, seed=2)
+    poisoned[7] = float("inf")
+    assert not twins.step(poisoned, step=1).decode().isfinite().all()
+    assert torch.equal(twins.fused.state_dict()["w"]["residual"], before)
+    twins.check_states()

@@ -1,0 +1,199 @@
+"""The native module's edge: forks, environment variables, and tensors that it will not convert."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import thinwire as tw
+from tests.cases import ISAS
+from thinwire import _native
+from thinwire.testing.tensors import make
+
+LARGE = 3 * 131072 + 5
+DEADLINE_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    isa, threads = _native.isa(), _native.threads()
+    yield
+    assert _native.set_isa(isa)
+    _native.set_threads(threads)
+
+
+def in_child(x: Tensor, connection: multiprocessing.connection.Connection) -> None:
+    """Only native code: torch's own threads do not survive a fork."""
+    payload = _native.onebit_encode(x, _native.SignScale.L1, 0)
+    assert payload is not None
+    connection.send_bytes(payload)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_threads_work_again_after_a_fork() -> None:
+    """A forked child has the pool's memory but none of its threads: waiting for them never ends."""
+    _native.set_threads(2)
+    x = make("normal", LARGE, seed=1)
+    expected = tw.OneBit().encode(x, seed=0)
+    context = multiprocessing.get_context("fork")
+    for _ in range(3):
+        ours, childs = context.Pipe(duplex=False)
+        child = context.Process(target=in_child, args=(x, childs), daemon=True)
+        child.start()
+        assert ours.poll(DEADLINE_SECONDS), "the child hangs"
+        assert ours.recv_bytes() == bytes(expected)
+        child.join(DEADLINE_SECONDS)
+        assert child.exitcode == 0
+        assert tw.OneBit().encode(x, seed=0) == expected  # and so does the parent
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+
+
+PRINT = "from thinwire import _native; print(_native.isa(), _native.threads())"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_environment_chooses_the_instruction_set(isa: str) -> None:
+    if not _native.can_run(isa):
+        pytest.skip(f"this CPU has no {isa}")
+    assert run(PRINT, THINWIRE_ISA=isa, THINWIRE_THREADS="3").stdout.split() == [isa, "3"]
+
+
+def test_an_empty_variable_is_none() -> None:
+    default = run(PRINT, THINWIRE_ISA="", THINWIRE_THREADS="")
+    assert default.stdout.split()[0] == "avx512" or not _native.can_run("avx512")
+    assert 1 <= int(default.stdout.split()[1]) <= 8
+
+
+@pytest.mark.parametrize("isa", ["sse2", "AVX2", "scalar "])
+def test_a_wrong_instruction_set_is_a_sentence(isa: str) -> None:
+    failed = run(PRINT, THINWIRE_ISA=isa)
+    assert failed.returncode != 0
+    expected = "THINWIRE_ISA must be scalar, avx2, avx512 or neon, and one that this processor has"
+    assert f"ImportError: {expected}" in failed.stderr
+
+
+@pytest.mark.parametrize("threads", ["0", "1025", "-1", "two", "2.5", "2 "])
+def test_a_wrong_number_of_threads_is_a_sentence(threads: str) -> None:
+    failed = run(PRINT, THINWIRE_THREADS=threads)
+    assert failed.returncode != 0
+    assert "ImportError: THINWIRE_THREADS must be 1 to 1024" in failed.stderr
+
+
+def test_an_instruction_set_that_is_not_there_is_not_chosen() -> None:
+    before = _native.isa()
+    assert not _native.can_run("sse2")
+    assert not _native.set_isa("sse2")
+    assert _native.isa() == before
+
+
+def test_there_is_always_a_thread() -> None:
+    _native.set_threads(0)
+    assert _native.threads() == 1
+
+
+ENCODERS: dict[str, Callable[[Tensor], object]] = {
+    "half": lambda x: _native.half_encode(_native.Half.FLOAT16, x),
+    "onebit": lambda x: _native.onebit_encode(x, _native.SignScale.L1, 0),
+    "topk": lambda x: _native.topk_encode(x, 1, _native.Select.SAMPLED, _native.Values.FLOAT32),
+    "nonzero": _native.nonzero_encode,
+    "dither": lambda x: _native.dither_encode(x, 4, _native.Levels.LINEAR, _native.Norm.MAX, 0),
+    "sum_abs": _native.sum_abs,
+    "sum_squares": _native.sum_squares,
+    "max_abs": _native.max_abs,
+    "all_finite": _native.all_finite,
+}
+FOREIGN = {
+    "strided": torch.ones(16)[::2],
+    "float64": torch.ones(8, dtype=torch.float64),
+    "bfloat16": torch.ones(8, dtype=torch.bfloat16),
+    "int32": torch.ones(8, dtype=torch.int32),
+    "matrix": torch.ones(2, 4),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_tensors_are_refused_not_converted(encoder: str, kind: str) -> None:
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        ENCODERS[encoder](FOREIGN[kind])
+
+
+DECODERS: dict[str, tuple[Callable[[bytes, Tensor], object], bytes]] = {
+    "half": (
+        lambda payload, out: _native.half_decode(_native.Half.FLOAT16, payload, out),
+        bytes(tw.Float16().encode(torch.ones(8), seed=0)),
+    ),
+    "onebit": (_native.onebit_decode, bytes(tw.OneBit().encode(torch.ones(8), seed=0))),
+    "sparse": (_native.sparse_decode, bytes(tw.Nonzero().encode(torch.ones(8), seed=0))),
+    "dither": (_native.dither_decode, bytes(tw.Dither(4).encode(torch.ones(8), seed=0))),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_nothing_is_decoded_into_a_copy(decoder: str, kind: str) -> None:
+    decode, payload = DECODERS[decoder]
+    out = FOREIGN[kind].clone(memory_format=torch.preserve_format)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        decode(payload, torch.zeros(16)[::2] if kind == "strided" else out)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_read_only_memory_is_not_written(decoder: str) -> None:
+    decode, payload = DECODERS[decoder]
+    frozen = np.zeros(8, np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(TypeError):
+        decode(payload, frozen)  # type: ignore[arg-type]  # any array will do
+    assert not frozen.any()
+
+
+@pytest.mark.parametrize("payload", [memoryview(bytes(16))[::2], "text", 5, None])
+def test_payloads_are_contiguous_bytes(payload: object) -> None:
+    for decode, _ in DECODERS.values():
+        with pytest.raises((TypeError, BufferError)):
+            decode(payload, torch.zeros(8))  # type: ignore[arg-type]  # the point
+
+
+def test_sizes_that_do_not_fit_together_are_refused() -> None:
+    gradient, residual = torch.ones(8), torch.zeros(7)
+    radix, whole = _native.Select.RADIX, _native.Values.FLOAT32
+    with pytest.raises(ValueError, match="arrays differ in size"):
+        _native.residual_topk(gradient, residual, 1, radix, whole, 1.0, 1.0)
+    with pytest.raises(ValueError, match="k is larger than the array"):
+        _native.topk_encode(gradient, 9, radix, whole)
+    with pytest.raises(ValueError, match="block is not a multiple of 64"):
+        _native.onebit_encode(gradient, _native.SignScale.L1, 63)
+    with pytest.raises(ValueError, match="bits out of range"):
+        _native.dither_encode(gradient, 9, _native.Levels.LINEAR, _native.Norm.MAX, 0)
+    with pytest.raises(ValueError, match="more indices than elements"):
+        _native.random_indices(0, 3, torch.empty(4, dtype=torch.int32))
+
+
+def test_a_caller_that_flushes_subnormals_gets_the_same_bits() -> None:
+    x = make("subnormal", 1000, seed=1)
+    expected = [bytes(c.encode(x, seed=0)) for c in (tw.OneBit(), tw.TopK(0.1), tw.BFloat16())]
+    try:
+        assert torch.set_flush_denormal(True)
+        found = [bytes(c.encode(x, seed=0)) for c in (tw.OneBit(), tw.TopK(0.1), tw.BFloat16())]
+    finally:
+        torch.set_flush_denormal(False)
+    assert found == expected

@@ -1,0 +1,78 @@
+"""recipe.py: what the named recipes are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+import thinwire as tw
+from thinwire.codec.base import Codec
+from thinwire.codec.policy import as_policy
+
+MATRIX, VECTOR = tw.Key("w", (1000, 100)), tw.Key("b", (1000,))
+
+
+def pushed(recipe: tw.Recipe, key: tw.Key, step: int = 0) -> Codec:
+    return as_policy(recipe.push).choose(key, step=step, workers=4)
+
+
+def pulled(recipe: tw.Recipe, key: tw.Key) -> Codec:
+    return as_policy(recipe.pull).choose(key, step=0, workers=4)
+
+
+def test_dense_is_float32_both_ways_and_remembers_nothing() -> None:
+    recipe = tw.dense()
+    assert recipe == tw.Recipe()
+    assert pushed(recipe, MATRIX) == pulled(recipe, MATRIX) == tw.Float32()
+    assert recipe.push_feedback == recipe.pull_feedback == tw.NoFeedback()
+
+
+def test_dgc_is_the_papers() -> None:
+    recipe = tw.dgc(0.001, momentum=0.8, nesterov=True, clip_norm=2.0)
+    assert pushed(recipe, MATRIX) == tw.TopK(0.001)
+    assert pushed(recipe, VECTOR) == tw.Float32()
+    assert recipe.push_feedback == tw.chain(
+        tw.Clip(2.0), tw.Momentum(0.8, nesterov=True, mask=True), tw.Residual()
+    )
+    assert recipe.pull_feedback == tw.NoFeedback()
+
+
+def test_dgc_without_clipping_has_none() -> None:
+    assert tw.dgc().push_feedback == tw.chain(tw.Momentum(0.9), tw.Residual())
+
+
+def test_dgc_warms_up_and_is_dense_while_that_is_cheaper() -> None:
+    recipe = tw.dgc(0.001, warmup_steps=400)
+    ratios = [pushed(recipe, MATRIX, step) for step in (0, 100, 200, 300, 400)]
+    expected = [tw.TopK(r) for r in (0.25, 0.0625, 0.015625, 0.00390625, 0.001)]
+    assert ratios == expected
+    assert pushed(tw.dgc(1.0), MATRIX) == tw.Float32()
+
+
+def test_dgc_settings_reach_the_codec() -> None:
+    recipe = tw.dgc(0.01, values="int8", vectors=tw.OneBit(), pull_ratio=0.05)
+    assert pushed(recipe, MATRIX) == tw.TopK(0.01, values="int8")
+    assert pushed(recipe, VECTOR) == tw.OneBit()
+    assert pulled(recipe, MATRIX) == tw.TopK(0.05, values="int8")
+    assert recipe.pull_feedback == tw.Residual()
+
+
+def test_doublesqueeze_is_the_same_both_ways() -> None:
+    recipe = tw.doublesqueeze(tw.OneBit())
+    assert pushed(recipe, MATRIX) == pulled(recipe, VECTOR) == tw.OneBit()
+    assert recipe.push_feedback == recipe.pull_feedback == tw.Residual()
+
+
+@pytest.mark.parametrize(
+    ("codec", "biased"),
+    [(tw.OneBit(), True), (tw.TopK(0.1), True), (tw.RandomK(0.1), True), (tw.Dither(4), False)],
+)
+def test_clan_has_feedback_for_biased_codecs_only(codec: Codec, biased: bool) -> None:
+    recipe = tw.clan(codec)
+    expected = tw.Residual() if biased else tw.NoFeedback()
+    assert recipe.push_feedback == recipe.pull_feedback == expected
+
+
+def test_recipes_are_values() -> None:
+    assert tw.dgc(0.01, clip_norm=1.0) == tw.dgc(0.01, clip_norm=1.0)
+    assert hash(tw.dgc(0.01)) == hash(tw.dgc(0.01)) != hash(tw.dgc(0.02))
+    assert tw.Recipe(push=tw.OneBit()) == tw.Recipe(push=as_policy(tw.OneBit()))

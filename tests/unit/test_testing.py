@@ -1,0 +1,309 @@
+"""The laws can be broken: one codec or feedback for each way, and check_* finds it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import thinwire as tw
+from thinwire.codec.base import Codec, Payload
+from thinwire.errors import CorruptPayloadError
+from thinwire.feedback.base import Feedback, Moment, State
+from thinwire.testing import check_codec, check_feedback
+
+
+class Methods:
+    """What the smallest lawful codec does."""
+
+    name: ClassVar[str] = "good"
+    wire_id: ClassVar[int] = 0x8001
+    sparse: ClassVar[bool] = False
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return bytearray(x.numpy().tobytes())
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        if len(payload) != 4 * out.numel():
+            raise CorruptPayloadError("good: wrong size")
+        out.copy_(torch.from_numpy(np.frombuffer(bytes(payload), np.float32).copy()))
+
+    def max_nbytes(self, numel: int) -> int:
+        return 4 * numel
+
+
+@dataclass(frozen=True)
+class Good(Methods):
+    """The smallest lawful codec.
+
+    Payload: numel float32.
+    """
+
+
+def test_a_lawful_codec_passes() -> None:
+    check_codec(Good())
+
+
+class ChangesItsInput(Good):
+    """Payload: the input, of which it then clears an element."""
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        payload = Methods().encode(x, seed=seed)
+        x[:1] = 5.0
+        return payload
+
+
+class ReadsTorchsChance(Good):
+    """Payload: noise."""
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return Methods().encode(torch.rand_like(x), seed=seed)
+
+
+class ReadsPythonsChance(Good):
+    """Payload: noise."""
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return Methods().encode(x * random.random(), seed=seed)  # noqa: S311 - the crime
+
+
+class SeedsTheGlobalGenerator(Good):
+    """Payload: as Good, and the model's dropout will never be the same."""
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        torch.manual_seed(seed)
+        return Methods().encode(x, seed=seed)
+
+
+class UnderstatesItsSize(Good):
+    """Payload: more than it says."""
+
+    def max_nbytes(self, numel: int) -> int:
+        return 4 * numel - 1
+
+
+class WritesHalf(Good):
+    """Payload: all, but only half is written back."""
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        whole = out.clone()
+        Methods.decode(payload, whole)
+        out[: len(out) // 2] = whole[: len(out) // 2]
+
+
+class WantsBytes(Good):
+    """Payload: read differently from a view."""
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        Methods.decode(payload, out)
+        if isinstance(payload, memoryview):
+            out.mul_(2)
+
+
+class ChangesThePayload(Good):
+    """Payload: spoilt by reading."""
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        Methods.decode(payload, out)
+        if isinstance(payload, bytearray) and payload:
+            payload[0] ^= 1
+
+
+class AcceptsLess(Good):
+    """Payload: padded with zeros where it is too short."""
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        Methods.decode(bytes(payload).ljust(4 * out.numel(), b"\0"), out)
+
+
+class AcceptsMore(Good):
+    """Payload: cut where it is too long."""
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        Methods.decode(bytes(payload)[: 4 * out.numel()], out)
+
+
+class RaisesWhateverHappens(Good):
+    """Payload: wrong sizes give numpy's error."""
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        out.copy_(torch.from_numpy(np.frombuffer(bytes(payload), np.float32).copy()))
+
+
+class HidesInfinity(Good):
+    """Payload: with zeros in place of what is not finite."""
+
+    def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return Methods().encode(x.nan_to_num(0.0, 0.0, 0.0), seed=seed)
+
+
+class AddsWithoutItsWeight(Good):
+    """Payload: added as it is."""
+
+    @staticmethod
+    def add(payload: Payload, out: Tensor, *, weight: float) -> None:
+        decoded = torch.empty_like(out)
+        Methods.decode(payload, decoded)
+        out.add_(decoded)
+
+
+class AddsBeforeItLooks(Good):
+    """Payload: refused too late."""
+
+    @staticmethod
+    def add(payload: Payload, out: Tensor, *, weight: float) -> None:
+        decoded = torch.empty_like(out)
+        Methods.decode(payload[: 4 * out.numel()], decoded)
+        out.add_(decoded * weight)
+        Methods.decode(payload, decoded)
+
+
+@dataclass(unsafe_hash=True)
+class CanBeChanged(Methods):
+    """Payload: as Good."""
+
+    level: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class ForgetsItsSettings(Methods):
+    """Payload: as Good."""
+
+    level: int = 3
+
+    def __repr__(self) -> str:
+        return "ForgetsItsSettings()"
+
+
+@dataclass(frozen=True, repr=False)
+class CannotBeSpelled(Methods):
+    """Payload: as Good."""
+
+    def __repr__(self) -> str:
+        return "<CannotBeSpelled>"
+
+
+class TakesAnIdOfOurs(Good):
+    """Payload: as Good."""
+
+    wire_id = 5
+
+
+class TakesANameOfOurs(Good):
+    """Payload: as Good."""
+
+    name = "topk"
+
+
+class SaysNothing(Good):
+    """No layout."""
+
+
+BROKEN: list[tuple[Codec, str]] = [
+    (ChangesItsInput(), "encode changed its input"),
+    (ReadsTorchsChance(), "one seed gave different bytes"),
+    (ReadsPythonsChance(), "a global random generator was used"),
+    (SeedsTheGlobalGenerator(), "a global random generator was used"),
+    (UnderstatesItsSize(), "max_nbytes says"),
+    (WritesHalf(), "unwritten"),
+    (WantsBytes(), "is read differently from bytes"),
+    (ChangesThePayload(), "decode changed the payload"),
+    (AcceptsLess(), "decode accepted 0 of 4 bytes"),
+    (AcceptsMore(), "bytes too many"),
+    (RaisesWhateverHappens(), "expected CorruptPayloadError"),
+    (HidesInfinity(), "encoded as finite numbers"),
+    (AddsWithoutItsWeight(), "add is not decode, multiply"),
+    (AddsBeforeItLooks(), "add refused a payload but changed"),
+    (CanBeChanged(), "its fields can be changed"),
+    (ForgetsItsSettings(level=4), "is not the codec"),
+    (CannotBeSpelled(), "repr"),
+    (TakesAnIdOfOurs(), "wire_id is 0x0005, expected 0x8000 to 0xffff"),
+    (TakesANameOfOurs(), "its name 'topk' is taken"),
+    (SaysNothing(), "does not say what a Payload is made of"),
+]
+
+
+@pytest.mark.parametrize(("codec", "sentence"), BROKEN, ids=lambda value: type(value).__name__)
+def test_a_broken_codec_is_found(codec: Codec, sentence: str) -> None:
+    with pytest.raises(AssertionError, match=sentence) as caught:
+        check_codec(codec)
+    assert type(codec).__name__ in str(caught.value)  # it says which codec
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A residual that can go wrong in several ways."""
+
+    crime: str = ""
+    cache: list[Tensor] = field(default_factory=list, compare=False)
+
+    def init(self, numel: int) -> State:
+        start = torch.ones(numel) if self.crime == "starts at one" else torch.zeros(numel)
+        return {"residual": start.half() if self.crime == "is coarse" else start}
+
+    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+        if self.crime == "changes the gradient":
+            x.mul_(0.5)
+        self.cache.append(x)
+        hidden = self.cache[0] if self.crime == "remembers by itself" else 0.0
+        return state["residual"].add_(x).add_(hidden)
+
+    def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
+        if self.crime == "changes what was sent":
+            sent.add_(1)
+        state["residual"].sub_(0.99 * sent if self.crime == "loses" else sent)
+
+
+CRIMES = {
+    "starts at one": "does not begin at zero",
+    "is coarse": "too coarse",
+    "changes the gradient": "before changed the gradient",
+    "changes what was sent": "after changed what was sent",
+    "loses": "neither sent nor kept",
+}
+
+
+def test_a_lawful_feedback_passes() -> None:
+    check_feedback(Broken())
+
+
+@pytest.mark.parametrize(("crime", "sentence"), CRIMES.items())
+def test_a_broken_feedback_is_found(crime: str, sentence: str) -> None:
+    feedback: Feedback = Broken(crime)
+    with pytest.raises(AssertionError, match=sentence):
+        check_feedback(feedback)
+
+
+def test_a_feedback_with_memory_of_its_own_is_found() -> None:
+    @dataclass(frozen=True)
+    class Counts:
+        calls: list[int] = field(default_factory=list, compare=False)
+
+        def init(self, numel: int) -> State:
+            return {}
+
+        def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+            self.calls.append(1)
+            return x * len(self.calls)
+
+        def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
+            pass
+
+    with pytest.raises(AssertionError, match="a copy of the state continues differently"):
+        check_feedback(Counts())
+
+
+def test_ours_pass() -> None:
+    check_feedback(tw.chain(tw.Clip(1.0), tw.Momentum(), tw.Residual()))
