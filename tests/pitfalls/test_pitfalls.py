@@ -39,9 +39,8 @@ def test_P1_identical_gradients_average_to_themselves(workers: int) -> None:
 def displaced(feedback: tw.Momentum, optimizer_momentum: float, *, steps: int, lr: float) -> float:
     """How far a parameter with the constant gradient 1 goes when everything is sent."""
     parameter = torch.nn.Parameter(torch.zeros(10, 10))
-    cluster = Cluster(
-        tw.Recipe(tw.TopK(1.0), tw.chain(feedback, tw.Residual())), (10, 10), workers=2
-    )
+    recipe = tw.Recipe(tw.TopK(1.0), tw.chain(feedback, tw.Residual()))
+    cluster = Cluster(recipe, (10, 10), workers=2)
     optimizer = tw.optim.SGD([parameter], lr=lr, momentum=optimizer_momentum)
     for step in range(steps):
         parameter.grad = cluster.exchange([torch.ones(10, 10)] * 2, step=step)
@@ -270,9 +269,8 @@ def test_P23_local_clipping_acts_as_often_as_global_clipping(workers: int) -> No
 def test_P25_dithering_zero_is_zero(numel: int, levels: str, norm: str) -> None:
     for bits in range(2, 9):
         codec = tw.Dither(bits, levels, norm)
-        assert same_bits(
-            decoded(codec, codec.encode(torch.zeros(numel), seed=1), numel), torch.zeros(numel)
-        )
+        found = decoded(codec, codec.encode(torch.zeros(numel), seed=1), numel)
+        assert same_bits(found, torch.zeros(numel))
     assert not decoded(tw.Dither(1), tw.Dither(1).encode(torch.zeros(9), seed=1), 9).any()
 
 
