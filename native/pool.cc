@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -18,8 +19,12 @@ namespace {
 // Elements below which a second thread costs more than it brings.
 constexpr size_t kWorthAThread = 2 * 65536;
 
+// More parts than threads, so that one which is held up by something else does not hold up the rest.
+constexpr size_t kPartsPerThread = 4;
+
 struct Job {
   size_t n, granule, parts;
+  size_t helpers;  // threads that may work on it beside the calling one
   RangeBody body;
   void* context;
 };
@@ -39,9 +44,8 @@ class Pool {
     if (!turn.owns_lock()) return false;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      while (threads_ + 1 < job.parts) {
-        std::thread([this, seen = generation_] { serve(seen); }).detach();
-        ++threads_;
+      for (; threads_ < job.helpers; ++threads_) {
+        std::thread([this, index = threads_, seen = generation_] { serve(index, seen); }).detach();
       }
       job_ = job;
       next_.store(0);
@@ -56,7 +60,7 @@ class Pool {
   }
 
  private:
-  void serve(size_t seen) {
+  void serve(size_t index, size_t seen) {
     DefaultFloatMode mode;
     for (;;) {
       Job job;
@@ -66,7 +70,7 @@ class Pool {
         seen = generation_;
         job = job_;
       }
-      take_parts(job);
+      if (index < job.helpers) take_parts(job);
       std::lock_guard<std::mutex> lock(mutex_);
       if (--left_ == 0) done_.notify_one();
     }
@@ -125,14 +129,16 @@ size_t thread_count() { return threads_setting().load(); }
 void set_thread_count(size_t count) { threads_setting().store(count == 0 ? 1 : count); }
 
 size_t count_parts(size_t n, size_t granule) {
+  const size_t threads = thread_count();
+  if (threads == 1) return 1;
   const size_t useful = n / (granule < kWorthAThread ? kWorthAThread : granule);
-  const size_t parts = useful < thread_count() ? useful : thread_count();
-  return parts == 0 ? 1 : parts;
+  const size_t most = threads * kPartsPerThread;
+  return useful == 0 ? 1 : (useful < most ? useful : most);
 }
 
 void run_parts(size_t n, size_t granule, size_t parts, RangeBody body, void* context) {
-  const Job job{n, granule, parts, body, context};
-  if (parts > 1 && current_pool().try_run(job)) return;
+  const Job job{n, granule, parts, std::min(parts, thread_count()) - 1, body, context};
+  if (job.helpers > 0 && current_pool().try_run(job)) return;
   for (size_t part = 0; part < parts; ++part) run_part(job, part);
 }
 
