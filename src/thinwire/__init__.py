@@ -31,7 +31,9 @@ from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
+from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe, clan, dense, dgc, doublesqueeze
+from thinwire.worker.virtual import VirtualCluster
 
 __all__ = [
     "BFloat16",
@@ -50,6 +52,7 @@ __all__ = [
     "NonFiniteError",
     "Nonzero",
     "OneBit",
+    "Piece",
     "ProtocolError",
     "RandomK",
     "Recipe",
@@ -62,6 +65,7 @@ __all__ = [
     "TransportError",
     "TransportTimeout",
     "UnknownCodecError",
+    "VirtualCluster",
     "WorkerLost",
     "by_name",
     "chain",

@@ -24,6 +24,7 @@ from thinwire.errors import ConfigError
 from thinwire.feedback.base import Feedback, Moment, State
 from thinwire.fused import FusedState, Fusion, find_fusion
 from thinwire.gradient.keys import Key
+from thinwire.gradient.pieces import Piece
 from thinwire.settings import check_whole
 
 LARGEST = 2.0**100
@@ -97,11 +98,13 @@ class Compressor:
         and touches no state: mixed precision overflows on purpose now and then and skips the step.
         The peers must see that, but one inf in a residual would stay there for ever.
         """
-        flat = flatten(gradient)
-        if not is_usable(flat):
-            return untouched(flat)
-        moment = Moment(step, self._workers, gradient_norm, learning_rate)
-        return self._compress(Key(name, tuple(gradient.shape)), flat, moment)
+        return self.compress_piece(
+            Piece.whole(Key(name, tuple(gradient.shape))),
+            flatten(gradient),
+            step=step,
+            gradient_norm=gradient_norm,
+            learning_rate=learning_rate,
+        )
 
     def compress_all(
         self,
@@ -120,13 +123,31 @@ class Compressor:
         norm = math.sqrt(math.fsum(_native.sum_squares(x) for x in flat.values()))
         moment = Moment(step, self._workers, norm, learning_rate)
         return {
-            name: self._compress(Key(name, tuple(gradients[name].shape)), x, moment)
+            name: self._compress(Piece.whole(Key(name, tuple(gradients[name].shape))), x, moment)
             for name, x in flat.items()
         }
 
+    def compress_piece(
+        self,
+        piece: Piece,
+        flat: Tensor,
+        *,
+        step: int,
+        gradient_norm: float | None = None,
+        learning_rate: float | None = None,
+    ) -> Encoded:
+        """Encode one piece of a gradient: a flat float32 CPU tensor of ``piece.numel`` elements.
+
+        The policy is asked about the whole gradient; the state is the piece's own.
+        """
+        if not is_usable(flat):
+            return untouched(flat)
+        moment = Moment(step, self._workers, gradient_norm, learning_rate)
+        return self._compress(piece, flat, moment)
+
     def compress_sum(
         self,
-        key: Key,
+        piece: Piece,
         pushes: Sequence[Encoded],
         *,
         weight: float,
@@ -135,19 +156,17 @@ class Compressor:
     ) -> Encoded:
         """Encode ``weight`` times the sum of ``pushes``, in their order: a server's answer."""
         moment = Moment(step, self._workers, None, learning_rate)
-        codec = self._choose(key, moment)
+        codec = self._choose(piece, moment)
         fusion = self._fusion(codec)
         if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
-            state = self._state(key)
+            state = self._state(piece)
             payloads = [push.payload for push in pushes]
             payload = fusion.sum_step(payloads, weight, state, moment)
-            return Encoded(codec.wire_id, key.numel, payload)
-        mean = torch.zeros(key.numel)
+            return Encoded(codec.wire_id, piece.numel, payload)
+        mean = torch.zeros(piece.numel)
         for push in pushes:
             registry.add(push.wire_id, push.payload, mean, weight=weight)
-        return self.compress(
-            key.name, mean.reshape(key.shape), step=step, learning_rate=learning_rate
-        )
+        return self.compress_piece(piece, mean, step=step, learning_rate=learning_rate)
 
     def state_dict(self) -> dict[str, State]:
         """A copy of all buffers, in plain tensors: ``{name: {"residual": tensor, ...}}``."""
@@ -160,46 +179,46 @@ class Compressor:
         """Take over a copy of ``states``. Refuses buffers that this feedback does not keep."""
         self._states = {name: self._loaded(name, state) for name, state in states.items()}
 
-    def _compress(self, key: Key, flat: Tensor, moment: Moment) -> Encoded:
-        codec = self._choose(key, moment)
-        state = self._state(key)
+    def _compress(self, piece: Piece, flat: Tensor, moment: Moment) -> Encoded:
+        codec = self._choose(piece, moment)
+        state = self._state(piece)
         fusion = self._fusion(codec)
         if fusion is not None:
             payload = fusion.step(flat, state, moment)
         else:
-            payload = self._unfused(codec, key, flat, state.settle(), moment)
+            payload = self._unfused(codec, piece, flat, state.settle(), moment)
         return Encoded(codec.wire_id, flat.numel(), payload)
 
     def _unfused(
-        self, codec: Codec, key: Key, flat: Tensor, state: State, moment: Moment
+        self, codec: Codec, piece: Piece, flat: Tensor, state: State, moment: Moment
     ) -> bytearray:
         wanted = self._feedback.before(flat, state, moment)
-        payload = codec.encode(wanted, seed=self._seed_for(codec, key, moment))
+        payload = codec.encode(wanted, seed=self._seed_for(codec, piece, moment))
         sent = torch.empty_like(wanted)
         codec.decode(payload, sent)
         self._feedback.after(sent, state, sparse=codec.sparse)
         return payload
 
-    def _choose(self, key: Key, moment: Moment) -> Codec:
-        return self._policy.choose(key, step=moment.step, workers=moment.workers)
+    def _choose(self, piece: Piece, moment: Moment) -> Codec:
+        return self._policy.choose(piece.key, step=moment.step, workers=moment.workers)
 
     def _fusion(self, codec: Codec) -> Fusion | None:
         return find_fusion(codec, self._feedback) if self._fuse else None
 
-    def _state(self, key: Key) -> FusedState:
-        state = self._states.get(key.name)
+    def _state(self, piece: Piece) -> FusedState:
+        state = self._states.get(piece.name)
         if state is None:
-            state = self._states[key.name] = FusedState(self._feedback.init(key.numel))
+            state = self._states[piece.name] = FusedState(self._feedback.init(piece.numel))
             for buffer in state.buffers.values():
                 if buffer.dim() == 1:
                     _native.prefer_huge_pages(buffer)
-        check_numel(key, state)
+        check_numel(piece, state)
         return state
 
-    def _seed_for(self, codec: Codec, key: Key, moment: Moment) -> int:
+    def _seed_for(self, codec: Codec, piece: Piece, moment: Moment) -> int:
         """A seed of its own for every tensor, step and, unless the codec shares it, rank."""
         rank = 0 if shares_seed(codec) else self._rank
-        text = f"{self._seed}/{rank}/{moment.step}/{key.name}"
+        text = f"{self._seed}/{rank}/{moment.step}/{piece.name}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
     def _loaded(self, name: str, state: Mapping[str, Tensor]) -> FusedState:
@@ -221,12 +240,12 @@ def untouched(flat: Tensor) -> Encoded:
     return Encoded(Float32.wire_id, flat.numel(), Float32().encode(flat, seed=0))
 
 
-def check_numel(key: Key, state: FusedState) -> None:
+def check_numel(piece: Piece, state: FusedState) -> None:
     for name, buffer in state.buffers.items():
-        if buffer.dim() == 1 and buffer.numel() != key.numel:
+        if buffer.dim() == 1 and buffer.numel() != piece.numel:
             raise ConfigError(
-                f"{name} of {key.name!r} has {buffer.numel()} elements, "
-                f"but its gradient has {key.numel}"
+                f"{name} of {piece.name!r} has {buffer.numel()} elements, "
+                f"but its gradient has {piece.numel}"
             )
 
 

@@ -51,10 +51,10 @@ class Twins:
         assert bytes(fused.payload) == bytes(plain.payload)
         return fused
 
-    def sum(self, key: tw.Key, pushes: Sequence[tw.Encoded], *, step: int, rate: float) -> None:
+    def sum(self, piece: tw.Piece, pushes: Sequence[tw.Encoded], *, step: int, rate: float) -> None:
         weight = 1 / max(len(pushes), 1)
         fused, plain = (
-            twin.compress_sum(key, pushes, weight=weight, step=step, learning_rate=rate)
+            twin.compress_sum(piece, pushes, weight=weight, step=step, learning_rate=rate)
             for twin in (self.fused, self.plain)
         )
         assert fused.wire_id == plain.wire_id
@@ -109,13 +109,13 @@ def test_topk_steps_are_equal(codec: Codec, feedback: Feedback, data: st.DataObj
 def test_sums_are_equal(codec: Codec, feedback: Feedback, data: st.DataObject) -> None:
     twins = Twins(codec, feedback)
     numel = data.draw(st.integers(0, 300) | st.sampled_from([63, 64, 65, 512, 4097]))
-    key = tw.Key("w", (numel,))
+    piece = tw.Piece.whole(tw.Key("w", (numel,)))
     workers = data.draw(st.integers(0, 4))
     for step in range(4):
         given_ = data.draw(gradients(numel, workers))
         pushed = [data.draw(st.sampled_from(ONE_BITS)).encode(g, seed=0) for g in given_]
         pushes = [tw.Encoded(tw.OneBit.wire_id, numel, payload) for payload in pushed]
-        twins.sum(key, pushes, step=step, rate=data.draw(st.sampled_from([0.1, 0.01])))
+        twins.sum(piece, pushes, step=step, rate=data.draw(st.sampled_from([0.1, 0.01])))
     twins.check_states()
 
 
@@ -131,7 +131,7 @@ def test_sums_of_different_codecs_are_equal(data: st.DataObject) -> None:
             tw.Encoded(codec.wire_id, 200, codec.encode(gradient, seed=0))
             for codec, gradient in zip(chosen, given_, strict=True)
         ]
-        twins.sum(tw.Key("w", (200,)), pushes, step=step, rate=0.1)
+        twins.sum(tw.Piece.whole(tw.Key("w", (200,))), pushes, step=step, rate=0.1)
     twins.check_states()
 
 

@@ -128,7 +128,7 @@ def test_fused_steps_do_not_see_threads(codec: Codec, feedback: Feedback) -> Non
 def sum_of(block: int | None) -> list[bytes]:
     """What a fused server answers, twice, and its state afterwards, as bytes."""
     server = tw.Compressor(tw.OneBit(block=block), tw.Residual())
-    key = tw.Key("w", (NUMEL,))
+    piece = tw.Piece.whole(tw.Key("w", (NUMEL,)))
     found = []
     for step in range(2):
         payloads = [
@@ -136,7 +136,7 @@ def sum_of(block: int | None) -> list[bytes]:
             for kind in ("normal", "row-sparse", "negative")
         ]
         pushes = [tw.Encoded(tw.OneBit.wire_id, NUMEL, payload) for payload in payloads]
-        found.append(bytes(server.compress_sum(key, pushes, weight=1 / 3, step=step).payload))
+        found.append(bytes(server.compress_sum(piece, pushes, weight=1 / 3, step=step).payload))
     return [*found, server.state_dict()["w"]["residual"].numpy().tobytes()]
 
 

@@ -165,14 +165,14 @@ def test_large_gradients_do_not_add_up_to_an_inf(codec: Codec, fuse: bool) -> No
 @pytest.mark.parametrize("fuse", [True, False])
 def test_a_corrupt_push_is_named_and_changes_nothing(fuse: bool) -> None:
     server = tw.Compressor(tw.OneBit(), tw.Residual(rescale=True), fuse=fuse)
-    key = tw.Key("w", (100,))
+    piece = tw.Piece.whole(tw.Key("w", (100,)))
     good = tw.Encoded(4, 100, tw.OneBit().encode(make("normal", 100, seed=1), seed=0))
-    server.compress_sum(key, [good, good], weight=0.5, step=0, learning_rate=0.1)
+    server.compress_sum(piece, [good, good], weight=0.5, step=0, learning_rate=0.1)
     before = server.state_dict()
     for bad in (bytes(good.payload)[:-1], bytes(good.payload) + b"\0", b""):
         pushes = [good, tw.Encoded(4, 100, bad)]
         with pytest.raises(tw.CorruptPayloadError, match="onebit"):
-            server.compress_sum(key, pushes, weight=0.5, step=1, learning_rate=0.2)
+            server.compress_sum(piece, pushes, weight=0.5, step=1, learning_rate=0.2)
         assert same_state(server.state_dict(), before)
 
 
@@ -180,7 +180,7 @@ def test_a_server_passes_an_overflow_on() -> None:
     server = tw.Compressor(tw.OneBit(), tw.Residual())
     good = tw.Encoded(4, 3, tw.OneBit().encode(torch.ones(3), seed=0))
     bad = tw.Encoded(1, 3, tw.Float32().encode(torch.tensor([1.0, math.inf, 1.0]), seed=0))
-    answer = server.compress_sum(tw.Key("w", (3,)), [good, bad], weight=0.5, step=0)
+    answer = server.compress_sum(tw.Piece.whole(tw.Key("w", (3,))), [good, bad], weight=0.5, step=0)
     assert answer.wire_id == tw.Float32.wire_id
     assert answer.decode().tolist() == [1.0, math.inf, 1.0]
 
@@ -189,7 +189,7 @@ def test_sums_are_formed_in_the_order_of_the_pushes() -> None:
     values = torch.tensor([[1e8, 1.0], [1.0, 1e-8], [-1e8, 1.0]])
     pushes = [tw.Encoded(1, 2, tw.Float32().encode(row, seed=0)) for row in values]
     server = tw.Compressor(tw.Float32(), tw.NoFeedback())
-    answer = server.compress_sum(tw.Key("w", (2,)), pushes, weight=1.0, step=0)
+    answer = server.compress_sum(tw.Piece.whole(tw.Key("w", (2,))), pushes, weight=1.0, step=0)
     assert torch.equal(answer.decode(), (values[0] + values[1]) + values[2])
 
 

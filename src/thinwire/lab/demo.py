@@ -19,11 +19,11 @@ from thinwire import recipe
 from thinwire.codec.sign import OneBit
 from thinwire.errors import NonFiniteError
 from thinwire.gradient.keys import Key
-from thinwire.lab.exchange import Exchange
 from thinwire.lab.gpt import GPTSettings, build, next_token_loss
 from thinwire.lab.text import VOCABULARY, Corpus, draw
 from thinwire.recipe import Recipe
 from thinwire.settings import check_whole
+from thinwire.worker.virtual import VirtualExchange
 
 LAST = 20
 """The final training loss is the mean of this many steps."""
@@ -119,7 +119,9 @@ class Training:
             self.net.parameters(), plan.learning_rate, momentum=plan.momentum
         )
         keys = [Key(name, tuple(x.shape)) for name, x in self.net.named_parameters()]
-        self._exchange = Exchange(plan.recipe, keys, workers=settings.workers, seed=settings.seed)
+        self._exchange = VirtualExchange(
+            plan.recipe, keys, workers=settings.workers, seed=settings.seed
+        )
 
     def step(self) -> Step:
         """Each worker's gradient, the exchange, and one step of the optimizer."""

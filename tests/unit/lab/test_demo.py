@@ -15,9 +15,9 @@ from torch import Tensor
 import thinwire as tw
 from thinwire.cli.demo import demo
 from thinwire.lab import demo as lab
-from thinwire.lab.exchange import Exchange
 from thinwire.lab.gpt import GPTSettings, build, next_token_loss
 from thinwire.lab.text import VOCABULARY, Corpus, draw, read_corpus
+from thinwire.worker.virtual import VirtualExchange
 
 SETTINGS = lab.Settings(
     steps=5, rows=2, held_out_rows=4, gpt=GPTSettings(context=16, layers=1, heads=2, width=64)
@@ -96,7 +96,7 @@ def test_dense_is_plain_sgd_bit_for_bit(corpus: Corpus) -> None:
 def test_what_an_exchange_holds_back_is_in_its_residuals() -> None:
     generator = torch.Generator().manual_seed(0)
     key = tw.Key("w", (10, 10))
-    exchange = Exchange(tw.doublesqueeze(tw.TopK(0.1)), [key], workers=2, seed=0)
+    exchange = VirtualExchange(tw.doublesqueeze(tw.TopK(0.1)), [key], workers=2, seed=0)
     wanted, applied = torch.zeros(100), torch.zeros(100)
     for step in range(20):
         gradients = [torch.randn(10, 10, generator=generator) for _ in range(2)]

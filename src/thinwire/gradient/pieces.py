@@ -1,0 +1,57 @@
+"""Bounded slices of gradients: the unit of encoding, ownership and pipelining."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from thinwire.gradient.keys import Key
+from thinwire.settings import check_whole
+
+PIECE_NUMEL = 1 << 20
+"""Elements of a piece: 4 MiB of float32, so that several are in flight at once."""
+
+ALIGNMENT = 64
+"""Pieces begin at multiples of this, so that 1-bit runs are those of the whole tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Elements ``start`` to ``stop`` of the flattened gradient ``key``."""
+
+    key: Key
+    start: int
+    stop: int
+
+    @classmethod
+    def whole(cls, key: Key) -> Piece:
+        return cls(key, 0, key.numel)
+
+    @property
+    def numel(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def name(self) -> str:
+        """The gradient's name, with the range where it is only a part: ``fc.weight[0:1048576]``."""
+        if self.numel == self.key.numel:
+            return self.key.name
+        return f"{self.key.name}[{self.start}:{self.stop}]"
+
+
+def cut(keys: Iterable[Key], *, most_numel: int = PIECE_NUMEL) -> tuple[Piece, ...]:
+    """Cut every gradient into pieces of about equal size, at most ``most_numel`` elements each.
+
+    Never across gradients, and the same for every worker: it depends on names and shapes alone.
+    """
+    check_whole(most_numel, least=ALIGNMENT, owner="cut", field="most_numel")
+    return tuple(piece for key in keys for piece in _cut_one(key, most_numel))
+
+
+def _cut_one(key: Key, most_numel: int) -> list[Piece]:
+    most_numel -= most_numel % ALIGNMENT
+    count = max(1, -(-key.numel // most_numel))
+    size = -(-key.numel // count)
+    size += -size % ALIGNMENT
+    starts = range(0, key.numel, size) if key.numel else range(1)
+    return [Piece(key, start, min(start + size, key.numel)) for start in starts]

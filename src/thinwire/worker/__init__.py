@@ -1,0 +1,1 @@
+"""What runs where gradients are made."""

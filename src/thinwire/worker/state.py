@@ -1,0 +1,84 @@
+"""Compressor state by parameter, whatever the pieces, and for another number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+from thinwire.feedback.base import State
+from thinwire.gradient.pieces import Piece
+
+States = dict[str, State]
+
+
+def by_parameter(pieces: Sequence[Piece], states: Mapping[str, State]) -> States:
+    """Join the states of pieces. Gradients without any state yet are left out."""
+    joined: States = {}
+    for name, parts in _by_name(pieces).items():
+        if all(piece.name in states for piece in parts):
+            own = [states[piece.name] for piece in parts]
+            joined[name] = {key: _join([state[key] for state in own]) for key in own[0]}
+    return joined
+
+
+def by_piece(pieces: Sequence[Piece], states: Mapping[str, Mapping[str, Tensor]]) -> States:
+    """Cut the states of parameters. Refuses names that are none, and sizes that do not fit."""
+    groups = _by_name(pieces)
+    unknown = sorted(set(states) - set(groups))
+    if unknown:
+        raise ConfigError(f"state of {', '.join(unknown)}, but no parameter has that name")
+    return {
+        piece.name: {key: _cut(key, buffer, piece) for key, buffer in states[name].items()}
+        for name, parts in groups.items()
+        if name in states
+        for piece in parts
+    }
+
+
+def reassign(states: Sequence[States], *, workers: int) -> list[States]:
+    """The states of N workers as those of ``workers``, with the same mean (algorithms.md 1.9).
+
+    Worker i's go to worker i modulo the new number, added up and multiplied by new / N.
+    """
+    factor = workers / len(states)
+    fresh: list[States] = [{} for _ in range(workers)]
+    for rank, state in enumerate(states):
+        for name, buffers in state.items():
+            target = fresh[rank % workers].setdefault(name, {})
+            for key, buffer in buffers.items():
+                _add_to(target, key, buffer, factor)
+    return fresh
+
+
+def _add_to(target: State, key: str, buffer: Tensor, factor: float) -> None:
+    if buffer.dim() == 0:  # a learning rate: the same for all
+        target[key] = buffer.clone()
+    elif key in target:
+        target[key] += buffer * factor
+    else:
+        target[key] = buffer * factor
+
+
+def _by_name(pieces: Sequence[Piece]) -> dict[str, list[Piece]]:
+    groups: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        groups.setdefault(piece.key.name, []).append(piece)
+    return groups
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if parts[0].dim() == 0 else torch.cat(list(parts))
+
+
+def _cut(key: str, buffer: Tensor, piece: Piece) -> Tensor:
+    if buffer.dim() == 0:
+        return buffer
+    if buffer.numel() != piece.key.numel:
+        raise ConfigError(
+            f"{key} of {piece.key.name!r} has {buffer.numel()} elements, "
+            f"but the parameter has {piece.key.numel}"
+        )
+    return buffer.reshape(-1)[piece.start : piece.stop]
