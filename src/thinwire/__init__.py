@@ -33,6 +33,7 @@ from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe, clan, dense, dgc, doublesqueeze
+from thinwire.worker.ddp import compress_ddp
 from thinwire.worker.virtual import VirtualCluster
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "clan",
     "codec",
     "codecs",
+    "compress_ddp",
     "dense",
     "dgc",
     "doublesqueeze",

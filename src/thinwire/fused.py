@@ -17,7 +17,7 @@ from thinwire import _native
 from thinwire.codec.base import Codec, Payload, accepted, finite
 from thinwire.codec.sign import OneBit
 from thinwire.codec.topk import TopK
-from thinwire.feedback.base import Chain, Feedback, Moment, State
+from thinwire.feedback.base import Feedback, Moment, State, stages_of
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
@@ -87,7 +87,7 @@ class _Stages:
 
     @classmethod
     def of(cls, feedback: Feedback) -> _Stages | None:
-        match feedback.stages if isinstance(feedback, Chain) else (feedback,):
+        match stages_of(feedback):
             case (Residual() as residual,):
                 return cls(residual, None, None)
             case (Momentum() as momentum, Residual() as residual):

@@ -27,9 +27,9 @@ def check_at_least(value: float, least: float, *, owner: str, field: str) -> Non
         raise ConfigError(f"{owner}: {field} must be finite and at least {least}, got {value}")
 
 
-def check_momentum(momentum: float, *, owner: str) -> None:
+def check_momentum(momentum: float, *, owner: str, field: str = "momentum") -> None:
     if not 0.0 <= momentum < 1.0:
-        raise ConfigError(f"{owner}: momentum must be in [0, 1), got {momentum}")
+        raise ConfigError(f"{owner}: {field} must be in [0, 1), got {momentum}")
 
 
 def check_whole(value: int, *, least: int, owner: str, field: str) -> None:

@@ -134,7 +134,8 @@ def _sentences(results: Sequence[Result]) -> Iterator[str]:
     yield _waiting(results)
     yield (
         "\nNext: tw.Compressor is what the workers and the server used here. "
-        "tw.VirtualCluster runs your own net as n workers in one process, with the same frames."
+        "tw.VirtualCluster runs your own net as n workers in one process; tw.compress_ddp takes "
+        "a DistributedDataParallel model."
     )
 
 

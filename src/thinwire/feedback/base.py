@@ -89,3 +89,8 @@ class Chain:
 def chain(*stages: Feedback) -> Chain:
     """``chain(Clip(1.0), Momentum(0.9), Residual())`` is Deep Gradient Compression."""
     return Chain(stages)
+
+
+def stages_of(feedback: Feedback) -> tuple[Feedback, ...]:
+    """The stages of a chain; of anything else, itself."""
+    return feedback.stages if isinstance(feedback, Chain) else (feedback,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from thinwire.gradient.keys import Key
@@ -10,6 +10,9 @@ from thinwire.settings import check_whole
 
 PIECE_NUMEL = 1 << 20
 """Elements of a piece: 4 MiB of float32, so that several are in flight at once."""
+
+BATCH_NUMEL = 1 << 23
+"""Elements of a batch: even dense, they fit into the 65 MiB that a frame may have."""
 
 ALIGNMENT = 64
 """Pieces begin at multiples of this, so that 1-bit runs are those of the whole tensor."""
@@ -55,3 +58,16 @@ def _cut_one(key: Key, most_numel: int) -> list[Piece]:
     size += -size % ALIGNMENT
     starts = range(0, key.numel, size) if key.numel else range(1)
     return [Piece(key, start, min(start + size, key.numel)) for start in starts]
+
+
+def batches(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces in order, as many together as one frame can hold whatever the codec."""
+    found: list[list[Piece]] = [[]]
+    numel = 0
+    for piece in pieces:
+        if found[-1] and numel + piece.numel > BATCH_NUMEL:
+            found.append([])
+            numel = 0
+        found[-1].append(piece)
+        numel += piece.numel
+    return found

@@ -1,5 +1,6 @@
 """Optimizers that fit compressed gradients; ordinary ``torch.optim.Optimizer``s."""
 
+from thinwire.optim.lans import LANS
 from thinwire.optim.sgd import SGD
 
-__all__ = ["SGD"]
+__all__ = ["LANS", "SGD"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,10 @@ from torch.optim.optimizer import Optimizer
 
 from thinwire.settings import check_at_least, check_momentum, check_positive
 
+_Tensors = list[Tensor] | tuple[Tensor, ...]
+
 _CPU_BATCH_NUMEL = 1 << 20
+_CPU_THREADED_NUMEL = 1 << 15
 
 
 class LANS(Optimizer):
@@ -122,7 +125,7 @@ def _batches(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Parameters that have a gradient, those of one device and dtype together.
 
     On a CPU a foreach operation goes through memory once per call, so a batch is only large enough
-    to hide the calls: its tensors stay in the cache, and two temporaries of its size are all that
+    to hide the calls: its tensors stay in the cache, and three temporaries of its size are all that
     a step needs.
     """
     open_batches: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], int]] = {}
@@ -147,7 +150,7 @@ def _wide(parameter: Tensor) -> torch.dtype:
 
 def _lans(
     x: list[Tensor],
-    g: Sequence[Tensor],
+    g: _Tensors,
     m: list[Tensor],
     v: list[Tensor],
     steps: list[Tensor],
@@ -163,7 +166,7 @@ def _lans(
     torch._foreach_add_(steps, 1.0)
     t = torch.stack(steps).double()
     root = (1.0 - beta2**t).sqrt()
-    factors = [(root / (1.0 - beta1**t)).to(x[0]), root.to(x[0])]
+    factors = (root / (1.0 - beta1**t)).to(x[0]), root.to(x[0])
 
     if settings["normalize_grad"]:
         # An all-zero gradient stays one, so it needs no case of its own.
@@ -173,5 +176,49 @@ def _lans(
     torch._foreach_addcmul_(v, g, g, 1.0 - beta2)
     d = torch._foreach_sqrt(v)
     torch._foreach_add_(d, (eps * root).to(x[0]).unbind())
-    directions = [torch._foreach_div(m, d), _divided(g, d, in_place=settings["normalize_grad"])]
-    _move(x, directions, factors, settings)
+    r = torch._foreach_div(m, d)
+    if settings["normalize_grad"]:
+        torch._foreach_div_(g, d)
+    else:
+        g = torch._foreach_div(g, d)
+    _move(x, (r, g), factors, settings)
+
+
+def _norms(tensors: _Tensors) -> Tensor:
+    if tensors[0].device.type == "cpu":
+        tensors = [_rows(tensor) for tensor in tensors]
+    return torch.stack(torch._foreach_norm(tensors))
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The norms of the rows of a large tensor, which together have the norm of all of it.
+
+    torch takes the norm of a whole CPU tensor in one thread, and for a million float32 elements
+    it is 1e-5 off. Row by row it is twice as fast, 1e-7 off, and equal for any number of threads,
+    which workers need that must all take the same step.
+    """
+    if x.ndim < 2 or x.numel() < _CPU_THREADED_NUMEL:
+        return x
+    norms: Tensor = torch.linalg.vector_norm(x, dim=tuple(range(1, x.ndim)))
+    return norms
+
+
+def _move(
+    x: list[Tensor],
+    directions: tuple[_Tensors, _Tensors],
+    factors: tuple[Tensor, Tensor],
+    settings: dict[str, Any],
+) -> None:
+    """Add the decay to both ``directions``, which are divided by ``factors``, and go along them."""
+    if settings["weight_decay"]:
+        for u, factor in zip(directions, factors, strict=True):
+            torch._foreach_addcmul_(u, x, (settings["weight_decay"] / factor).unbind())
+    norm_x = _norms(x)
+    phi = norm_x.clamp(*settings["trust_bounds"]) if settings["trust_bounds"] else norm_x
+    gains = []
+    for u, factor in zip(directions, factors, strict=True):
+        norm_u = _norms(u)
+        gains.append(torch.where((norm_x > 0) & (norm_u > 0), phi / norm_u, factor))
+    beta1 = settings["betas"][0]
+    for u, gain, share in zip(directions, gains, (beta1, 1.0 - beta1), strict=True):
+        torch._foreach_addcmul_(x, u, (gain * (-settings["lr"] * share)).unbind())

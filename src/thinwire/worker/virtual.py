@@ -10,33 +10,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from thinwire import _native
-from thinwire.codec import registry
-from thinwire.compressor import Compressor, Encoded, flatten, is_usable, untouched
-from thinwire.errors import ConfigError, RemoteProtocolError
-from thinwire.feedback.base import Chain
-from thinwire.feedback.momentum import Momentum
+from thinwire.compressor import flatten, is_usable
+from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import PIECE_NUMEL, Piece, cut
-from thinwire.optim.sgd import SGD
+from thinwire.gradient.pieces import PIECE_NUMEL, Piece, batches, cut
 from thinwire.recipe import Recipe
 from thinwire.settings import check_whole
 from thinwire.wire import frame
-from thinwire.wire.body import Entry
-from thinwire.wire.messages import Message, Push, Update, decode, encode
+from thinwire.wire.messages import Push, Update
+from thinwire.worker.momentum import check_momentum_is_kept_once
+from thinwire.worker.sides import (
+    Round,
+    ServerSide,
+    WorkerSide,
+    decode_into,
+    entries,
+    pack,
+    read,
+    slice_of,
+)
 from thinwire.worker.state import States, by_parameter, by_piece, reassign
 
 Gradients = Mapping[str, Tensor]
-Kind = TypeVar("Kind", Push, Update)
-
-FRAME_NUMEL = 1 << 23
-"""Elements per frame: even dense, they fit into the 65 MiB that a frame may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,11 @@ class VirtualExchange:
         check_whole(workers, least=1, owner="VirtualExchange", field="workers")
         self._keys = tuple(keys)
         self._pieces = cut(self._keys, most_numel=piece_numel)
-        self._batches = _batches(self._pieces)
+        self._batches = batches(self._pieces)
         self.workers = [
-            Compressor(recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers)
-            for rank in range(workers)
+            WorkerSide(recipe, rank=rank, workers=workers, seed=seed) for rank in range(workers)
         ]
-        # The rank after the last worker's: the server draws random numbers of its own.
-        self.server = Compressor(
-            recipe.pull, recipe.pull_feedback, seed=seed, rank=workers, workers=workers
-        )
+        self.server = ServerSide(recipe, workers=workers, seed=seed)
 
     def average(
         self, gradients: Sequence[Gradients], *, step: int, learning_rate: float | None = None
@@ -85,22 +82,27 @@ class VirtualExchange:
         """
         flat = [{key.name: flatten(own[key.name]) for key in self._keys} for own in gradients]
         usable = all(is_usable(x) for own in flat for x in own.values())
-        round_ = _Round(step, learning_rate, tuple(_norm(own) for own in flat), usable)
-        mean = {key.name: torch.empty(key.shape) for key in self._keys}
+        rounds = [Round(step, learning_rate, _norm(own), usable) for own in flat]
+        mean = {key.name: torch.empty(key.numel) for key in self._keys}
         pushed = pulled = 0
         for batch in self._batches:
-            pushes = [self._push(rank, own, batch, round_) for rank, own in enumerate(flat)]
-            update = self._answer(pushes, batch, round_)
-            _decode_into(mean, update, batch)
+            pushes = [
+                self._push(rank, flat[rank], batch, rounds[rank]) for rank in range(len(flat))
+            ]
+            update = self._answer(pushes, batch, rounds[0])
+            decode_into(mean, batch, update)
             pushed += sum(len(push) for push in pushes)
             pulled += len(update)
-        return Exchanged(mean, pushed / len(gradients), pulled)
+        shaped = {key.name: mean[key.name].view(key.shape) for key in self._keys}
+        return Exchanged(shaped, pushed / len(gradients), pulled)
 
     def state_dict(self) -> dict[str, list[States] | States]:
         """All residuals by parameter: ``{"workers": [...], "server": ...}``."""
         return {
-            "workers": [by_parameter(self._pieces, w.state_dict()) for w in self.workers],
-            "server": by_parameter(self._pieces, self.server.state_dict()),
+            "workers": [
+                by_parameter(self._pieces, side.compressor.state_dict()) for side in self.workers
+            ],
+            "server": by_parameter(self._pieces, self.server.compressor.state_dict()),
         }
 
     def load_state_dict(self, state: Mapping[str, list[States] | States]) -> None:
@@ -108,48 +110,28 @@ class VirtualExchange:
         workers, server = state["workers"], state["server"]
         if not isinstance(workers, list) or isinstance(server, list):
             raise ConfigError("a cluster's state holds a list of workers and one server")
-        own = workers if len(workers) == len(self.workers) else None
-        for compressor, states in zip(
-            self.workers, own or reassign(workers, workers=len(self.workers)), strict=True
-        ):
-            compressor.load_state_dict(by_piece(self._pieces, states))
-        self.server.load_state_dict(by_piece(self._pieces, server))
+        if len(workers) != len(self.workers):
+            workers = reassign(workers, workers=len(self.workers))
+        for side, states in zip(self.workers, workers, strict=True):
+            side.compressor.load_state_dict(by_piece(self._pieces, states))
+        self.server.compressor.load_state_dict(by_piece(self._pieces, server))
 
-    def _push(self, rank: int, own: Gradients, batch: Sequence[Piece], round_: _Round) -> bytes:
-        encoded = [
-            self.workers[rank].compress_piece(
-                piece,
-                _slice(own, piece),
-                step=round_.step,
-                gradient_norm=round_.norms[rank],
-                learning_rate=round_.learning_rate,
-            )
-            if round_.usable
-            else untouched(_slice(own, piece))
-            for piece in batch
-        ]
-        message = Push(round_.step, round_.learning_rate or 0.0, _entries(encoded))
-        return _to_bytes(message, rank, round_.step)
+    def _push(self, rank: int, own: Gradients, batch: Sequence[Piece], round_: Round) -> bytes:
+        side = self.workers[rank]
+        encoded = [side.push(piece, slice_of(own, piece), round_) for piece in batch]
+        message = Push(
+            round_.step, round_.learning_rate or 0.0, entries(range(len(batch)), encoded)
+        )
+        return pack(message, worker=rank, step=round_.step)
 
-    def _answer(self, pushes: Sequence[bytes], batch: Sequence[Piece], round_: _Round) -> bytes:
-        received = [_from_bytes(push, Push).entries for push in pushes]
+    def _answer(self, pushes: Sequence[bytes], batch: Sequence[Piece], round_: Round) -> bytes:
+        received = [read(push, Push, pieces=batch) for push in pushes]
         answers = [
-            self._answer_piece(piece, [_encoded(entry) for entry in entries], round_)
-            for piece, *entries in zip(batch, *received, strict=True)
+            self.server.answer(piece, column, round_)
+            for piece, *column in zip(batch, *received, strict=True)
         ]
-        message = Update(round_.step + 1, _entries(answers))
-        return _to_bytes(message, frame.SERVER, round_.step)
-
-    def _answer_piece(self, piece: Piece, pushes: Sequence[Encoded], round_: _Round) -> Encoded:
-        weight = 1 / len(pushes)
-        if round_.usable:
-            return self.server.compress_sum(
-                piece, pushes, weight=weight, step=round_.step, learning_rate=round_.learning_rate
-            )
-        mean = torch.zeros(piece.numel)
-        for push in pushes:
-            registry.add(push.wire_id, push.payload, mean, weight=weight)
-        return untouched(mean)
+        message = Update(round_.step + 1, entries(range(len(batch)), answers))
+        return pack(message, worker=frame.SERVER, step=round_.step)
 
 
 class VirtualCluster:
@@ -214,77 +196,10 @@ class VirtualCluster:
         }
 
 
-def check_momentum_is_kept_once(recipe: Recipe, optimizer: Optimizer) -> None:
-    """Momentum in the feedback and in the optimizer would act twice (algorithms.md P2)."""
-    feedback = recipe.push_feedback
-    stages = feedback.stages if isinstance(feedback, Chain) else (feedback,)
-    if isinstance(optimizer, SGD) or not any(isinstance(stage, Momentum) for stage in stages):
-        return
-    if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
-        raise ConfigError(
-            "this recipe keeps the momentum itself: use tw.optim.SGD, or torch.optim.SGD with "
-            "momentum=0"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """One step: what all of its messages have in common."""
-
-    step: int
-    learning_rate: float | None
-    norms: tuple[float, ...]
-    usable: bool
-
-
 def _norm(own: Gradients) -> float:
     return math.sqrt(math.fsum(_native.sum_squares(x) for x in own.values()))
-
-
-def _batches(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    batches: list[list[Piece]] = [[]]
-    numel = 0
-    for piece in pieces:
-        if batches[-1] and numel + piece.numel > FRAME_NUMEL:
-            batches.append([])
-            numel = 0
-        batches[-1].append(piece)
-        numel += piece.numel
-    return batches
-
-
-def _slice(own: Gradients, piece: Piece) -> Tensor:
-    return own[piece.key.name][piece.start : piece.stop]
-
-
-def _decode_into(mean: dict[str, Tensor], update: bytes, batch: Sequence[Piece]) -> None:
-    for piece, entry in zip(batch, _from_bytes(update, Update).entries, strict=True):
-        out = mean[piece.key.name].view(-1)[piece.start : piece.stop]
-        registry.decode(entry.codec, entry.payload, out)
 
 
 def _restore(net: nn.Module, values: Sequence[Tensor]) -> None:
     for buffer, value in zip(net.buffers(), values, strict=True):
         buffer.copy_(value)
-
-
-def _entries(encoded: Sequence[Encoded]) -> tuple[Entry, ...]:
-    return tuple(
-        Entry(piece, one.wire_id, one.numel, memoryview(one.payload))
-        for piece, one in enumerate(encoded)
-    )
-
-
-def _encoded(entry: Entry) -> Encoded:
-    return Encoded(entry.codec, entry.numel, entry.payload)
-
-
-def _to_bytes(message: Message, worker: int, step: int) -> bytes:
-    return b"".join(frame.pack(encode(message, run=1, epoch=1, worker=worker, step=step)))
-
-
-def _from_bytes(data: bytes, kind: type[Kind]) -> Kind:
-    message = decode(frame.unpack(memoryview(data)))
-    if not isinstance(message, kind):
-        raise RemoteProtocolError(f"exchange: {type(message).__name__}, expected {kind.__name__}")
-    return message

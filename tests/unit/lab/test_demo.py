@@ -102,8 +102,8 @@ def test_what_an_exchange_holds_back_is_in_its_residuals() -> None:
         gradients = [torch.randn(10, 10, generator=generator) for _ in range(2)]
         wanted += (gradients[0] + gradients[1]).view(-1) / 2
         applied += exchange.average([{"w": x} for x in gradients], step=step).mean["w"].view(-1)
-    first, second = (worker.state_dict()["w"]["residual"] for worker in exchange.workers)
-    held = exchange.server.state_dict()["w"]["residual"] + (first + second) / 2
+    first, second = (side.compressor.state_dict()["w"]["residual"] for side in exchange.workers)
+    held = exchange.server.compressor.state_dict()["w"]["residual"] + (first + second) / 2
     assert not torch.allclose(applied, wanted, atol=0.1)
     assert torch.allclose(applied + held, wanted, atol=1e-5)
 
