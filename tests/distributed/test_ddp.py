@@ -108,7 +108,7 @@ def test_S1_ranks_agree_and_are_what_the_virtual_cluster_computes(name: str, ran
 def train_with_a_rank_that_stops() -> str:
     net = network()
     model = DistributedDataParallel(net)
-    tw.compress_ddp(model, tw.doublesqueeze(tw.OneBit()), deadline_seconds=3.0)
+    tw.compress_ddp(model, tw.doublesqueeze(tw.OneBit()), deadline_seconds=20.0)
     for step in range(2):  # DDP itself talks to all ranks before the second
         backward(loss_of(model, step, dist.get_rank()))
     if dist.get_rank() == 1:
