@@ -66,6 +66,25 @@ def train(recipe: Recipe | None, steps: int, modes: Modes) -> list[bytes]:
     return weights(net)
 
 
+def train_by_allgather() -> list[bytes]:
+    net = network()
+    model = DistributedDataParallel(net)
+    optimizer = tw.optim.SGD(net.parameters(), lr=0.05)
+    tw.compress_ddp(model, tw.dgc(0.02), exchange="allgather", optimizer=optimizer)
+    for step in range(8):
+        backward(loss_of(model, step, dist.get_rank()))
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights(net)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_S1_allgather_is_what_a_lossless_answer_gives(ranks: int) -> None:
+    found = run(train_by_allgather, ranks=ranks)
+    assert all(one == found[0] for one in found)
+    assert found[0] == virtual(tw.dgc(0.02), ranks, 8)
+
+
 def virtual(recipe: Recipe, workers: int, steps: int) -> list[bytes]:
     net = network()
     optimizer = tw.optim.SGD(net.parameters(), lr=0.05)

@@ -22,7 +22,7 @@ from thinwire.feedback.clip import Clip
 from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe
 from thinwire.settings import check_choice, check_positive
-from thinwire.worker.exchange import Sharded
+from thinwire.worker.exchange import AllGather, Exchange, Sharded
 from thinwire.worker.link import Link
 from thinwire.worker.momentum import check_momentum_is_kept_once, keeps_momentum
 from thinwire.worker.pipeline import Pipeline
@@ -35,20 +35,18 @@ class Compression:
     def __init__(
         self,
         model: DistributedDataParallel,
-        recipe: Recipe,
+        exchange: Exchange,
         link: Link,
         *,
         optimizer: Optimizer | None,
         deadline_seconds: float,
-        seed: int,
     ) -> None:
-        parameters = dict(model.module.named_parameters())
-        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        parameters = model.module.named_parameters()
+        self._names = {id(parameter): name for name, parameter in parameters}
         self._deadline = deadline_seconds
         self._optimizer = optimizer
         self._link = link
-        keys = [Key(name, tuple(p.shape)) for name, p in parameters.items()]
-        self._exchange = Sharded(recipe, keys, link, seed=seed)
+        self._exchange = exchange
         self._pipeline = Pipeline("thinwire")
         self._in_backward = False
         self.steps = 0
@@ -117,6 +115,12 @@ class Compression:
         self.steps += 1
 
 
+_EXCHANGES: dict[str, type[Sharded] | type[AllGather]] = {
+    "sharded": Sharded,
+    "allgather": AllGather,
+}
+
+
 def compress_ddp(
     model: DistributedDataParallel,
     recipe: Recipe,
@@ -129,17 +133,21 @@ def compress_ddp(
 ) -> Compression:
     """Send the gradients of ``model`` as ``recipe`` says. All ranks must call it alike.
 
+    ``exchange`` is "sharded" (every rank serves its share, both ways compressed) or "allgather"
+    (everybody hears every push; for few ranks).
     ``group`` is the one that the model was given (None: the default). A recipe that keeps momentum
     needs ``optimizer``, to make sure that it acts once. A rank that does not answer within
     ``deadline_seconds`` ends backward on all others with an error that names it.
     """
-    check_choice(exchange, ("sharded",), owner="compress_ddp", field="exchange")
+    check_choice(exchange, tuple(_EXCHANGES), owner="compress_ddp", field="exchange")
     check_positive(deadline_seconds, owner="compress_ddp", field="deadline_seconds")
     _check_recipe(recipe, optimizer)
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     link = Link(ranks, deadline_seconds=deadline_seconds)
+    keys = [Key(name, tuple(p.shape)) for name, p in model.module.named_parameters()]
+    averaging = _EXCHANGES[exchange](recipe, keys, link, seed=seed)
     compression = Compression(
-        model, recipe, link, optimizer=optimizer, deadline_seconds=deadline_seconds, seed=seed
+        model, averaging, link, optimizer=optimizer, deadline_seconds=deadline_seconds
     )
 
     def thinwire_hook(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:

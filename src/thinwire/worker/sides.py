@@ -122,3 +122,11 @@ def decode_into(mean: Mapping[str, Tensor], pieces: Sequence[Piece], data: bytes
     """Write the pieces of an update where they belong."""
     for piece, entry in zip(pieces, read(data, Update, pieces=pieces), strict=True):
         registry.decode(entry.codec, entry.payload, slice_of(mean, piece))
+
+
+def add_into(
+    mean: Mapping[str, Tensor], pieces: Sequence[Piece], data: bytes, *, weight: float
+) -> None:
+    """Add the pieces of a push, times ``weight``, where they belong."""
+    for piece, entry in zip(pieces, read(data, Push, pieces=pieces), strict=True):
+        registry.add(entry.codec, entry.payload, slice_of(mean, piece), weight=weight)
