@@ -178,7 +178,8 @@ def test_P2_momentum_in_feedback_and_optimizer_is_refused() -> None:
             tw.VirtualCluster(net, optimizer, tw.dgc(0.01), workers=2)
 
 
-def test_S5_compressed_training_reaches_the_dense_loss() -> None:
+def test_compressed_training_comes_near_the_dense_loss() -> None:
+    """Not S5: that asks for 1 %, and for a run without feedback that is worse."""
     dense = sum(Run(tw.dense(), workers=4).train(range(60))[-10:])
     for recipe in (tw.doublesqueeze(tw.OneBit()), tw.doublesqueeze(tw.TopK(0.1))):
         assert sum(Run(recipe, workers=4).train(range(60))[-10:]) < 1.25 * dense
