@@ -18,17 +18,17 @@ from torch import Tensor
 from thinwire import _native
 from thinwire.codec import registry
 from thinwire.codec.base import Codec, shares_seed
-from thinwire.codec.dense import Float32
+from thinwire.codec.dense import Float32, bytes_of
 from thinwire.codec.policy import Chooser, as_policy
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import Feedback, Moment, State
+from thinwire.feedback.base import Feedback, Moment, NoFeedback, State
 from thinwire.fused import FusedState, Fusion, find_fusion
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
 from thinwire.settings import check_whole
 
 LARGEST = 2.0**100
-"""Gradients with larger magnitudes are treated as overflowed: millions of them still add up to
+"""Gradients with a larger norm are treated as overflowed: millions of them still add up to
 something finite, so that no peer can spoil a residual."""
 
 
@@ -59,7 +59,8 @@ class Compressor:
 
     ``chooser`` is a codec or a policy. ``seed`` and ``rank`` make random codecs repeatable: ranks
     draw different numbers, unless a codec needs all to draw the same. ``workers`` is the number of
-    workers that gradients are averaged over. ``fuse=False`` takes the plain path throughout.
+    workers that gradients are averaged over. ``fuse=False`` takes the plain path throughout. With
+    ``undo`` the newest step can be undone, at the price of a copy of the state.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Compressor:
         rank: int = 0,
         workers: int = 1,
         fuse: bool = True,
+        undo: bool = False,
     ) -> None:
         check_whole(seed, least=0, owner="Compressor", field="seed")
         check_whole(rank, least=0, owner="Compressor", field="rank")
@@ -81,7 +83,13 @@ class Compressor:
         self._rank = rank
         self._workers = workers
         self._fuse = fuse
+        self._undo = undo
+        self._forgets = feedback == NoFeedback()
+        self.squares: dict[str, float] = {}
+        """The sum of squares of the newest gradient of each piece, where it was needed."""
         self._states: dict[str, FusedState] = {}
+        self._saved: dict[str, FusedState] = {}
+        self._saved_at: dict[str, int] = {}
 
     def compress(
         self,
@@ -94,8 +102,8 @@ class Compressor:
     ) -> Encoded:
         """Encode ``gradient`` and what earlier steps left of it.
 
-        A gradient with an inf, a nan or a magnitude above ``LARGEST`` travels as it is, in float32,
-        and touches no state: mixed precision overflows on purpose now and then and skips the step.
+        A gradient with an inf, a nan or a norm above ``LARGEST`` travels as it is, in float32, and
+        touches no state: mixed precision overflows on purpose now and then and skips the step.
         The peers must see that, but one inf in a residual would stay there for ever.
         """
         return self.compress_piece(
@@ -118,10 +126,10 @@ class Compressor:
         If one is not finite, none touches any state.
         """
         flat = {name: flatten(gradient) for name, gradient in gradients.items()}
-        if not all(is_usable(x) for x in flat.values()):
+        squares = [_native.sum_squares(x) for x in flat.values()]
+        if not all(is_usable(square) for square in squares):
             return {name: untouched(x) for name, x in flat.items()}
-        norm = math.sqrt(math.fsum(_native.sum_squares(x) for x in flat.values()))
-        moment = Moment(step, self._workers, norm, learning_rate)
+        moment = Moment(step, self._workers, math.sqrt(math.fsum(squares)), learning_rate)
         return {
             name: self._compress(Piece.whole(Key(name, tuple(gradients[name].shape))), x, moment)
             for name, x in flat.items()
@@ -135,14 +143,19 @@ class Compressor:
         step: int,
         gradient_norm: float | None = None,
         learning_rate: float | None = None,
+        view: bool = False,
     ) -> Encoded:
         """Encode one piece of a gradient: a flat float32 CPU tensor of ``piece.numel`` elements.
 
-        The policy is asked about the whole gradient; the state is the piece's own.
+        The policy is asked about the whole gradient; the state is the piece's own. With ``view``
+        the payload may be the memory of ``flat`` itself: send it before that is changed.
         """
-        if not is_usable(flat):
-            return untouched(flat)
         moment = Moment(step, self._workers, gradient_norm, learning_rate)
+        if view and self._forgets and self._choose(piece, moment) == Float32():
+            return Encoded(Float32.wire_id, flat.numel(), bytes_of(flat))
+        square = self.squares[piece.name] = _native.sum_squares(flat)
+        if not is_usable(square):
+            return untouched(flat)
         return self._compress(piece, flat, moment)
 
     def compress_sum(
@@ -159,14 +172,35 @@ class Compressor:
         codec = self._choose(piece, moment)
         fusion = self._fusion(codec)
         if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
-            state = self._state(piece)
+            state = self._state(piece, step)
             payloads = [push.payload for push in pushes]
             payload = fusion.sum_step(payloads, weight, state, moment)
             return Encoded(codec.wire_id, piece.numel, payload)
         mean = torch.zeros(piece.numel)
         for push in pushes:
             registry.add(push.wire_id, push.payload, mean, weight=weight)
-        return self.compress_piece(piece, mean, step=step, learning_rate=learning_rate)
+        return self.compress_piece(piece, mean, step=step, learning_rate=learning_rate, view=True)
+
+    def undo_step(self, step: int) -> None:
+        """Make the state what it was before ``step``, the newest one: its update is not applied."""
+        for name, saved_at in self._saved_at.items():
+            if saved_at == step:
+                saved, self._saved[name] = self._saved[name], self._states[name]
+                self._states[name] = saved
+        self._saved_at.clear()
+
+    def owed_squares(self) -> dict[str, float]:
+        """The sum of squares of every residual, by piece."""
+        return {
+            name: _native.sum_squares(state.settle()["residual"])
+            for name, state in self._states.items()
+            if "residual" in state.buffers
+        }
+
+    def max_nbytes(self, piece: Piece, *, step: int) -> int:
+        """The largest payload that this piece may have at this step, overflowed or not."""
+        codec = self._policy.choose(piece.key, step=step, workers=self._workers)
+        return max(codec.max_nbytes(piece.numel), Float32().max_nbytes(piece.numel))
 
     def state_dict(self) -> dict[str, State]:
         """A copy of all buffers, in plain tensors: ``{name: {"residual": tensor, ...}}``."""
@@ -178,10 +212,11 @@ class Compressor:
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over a copy of ``states``. Refuses buffers that this feedback does not keep."""
         self._states = {name: self._loaded(name, state) for name, state in states.items()}
+        self._saved, self._saved_at = {}, {}
 
     def _compress(self, piece: Piece, flat: Tensor, moment: Moment) -> Encoded:
         codec = self._choose(piece, moment)
-        state = self._state(piece)
+        state = self._state(piece, moment.step)
         fusion = self._fusion(codec)
         if fusion is not None:
             payload = fusion.step(flat, state, moment)
@@ -205,7 +240,7 @@ class Compressor:
     def _fusion(self, codec: Codec) -> Fusion | None:
         return find_fusion(codec, self._feedback) if self._fuse else None
 
-    def _state(self, piece: Piece) -> FusedState:
+    def _state(self, piece: Piece, step: int) -> FusedState:
         state = self._states.get(piece.name)
         if state is None:
             state = self._states[piece.name] = FusedState(self._feedback.init(piece.numel))
@@ -213,6 +248,9 @@ class Compressor:
                 if buffer.dim() == 1:
                     _native.prefer_huge_pages(buffer)
         check_numel(piece, state)
+        if self._undo and self._saved_at.get(piece.name) != step:
+            self._saved[piece.name] = state.save_into(self._saved.get(piece.name))
+            self._saved_at[piece.name] = step
         return state
 
     def _seed_for(self, codec: Codec, piece: Piece, moment: Moment) -> int:
@@ -231,12 +269,19 @@ class Compressor:
         return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
 
 
-def is_usable(flat: Tensor) -> bool:
-    """Whether feedback may see these values: all finite, and sums of them far from overflow."""
-    return _native.max_abs(flat) <= LARGEST  # false for a nan
+def is_usable(square: float) -> bool:
+    """Whether feedback may see values with this sum of squares: finite, and far from overflow."""
+    return square <= LARGEST**2  # false for a nan
 
 
 def untouched(flat: Tensor) -> Encoded:
+    """The values as they are, but for those too large to use, which become the inf they stand for.
+
+    So whoever receives it sees an overflow wherever the sender saw one.
+    """
+    too_large = flat.abs() > LARGEST
+    if too_large.any():
+        flat = torch.where(too_large, torch.copysign(torch.tensor(math.inf), flat), flat)
     return Encoded(Float32.wire_id, flat.numel(), Float32().encode(flat, seed=0))
 
 

@@ -43,6 +43,18 @@ class FusedState:
             self.scales = None
         return self.buffers
 
+    def save_into(self, saved: FusedState | None) -> FusedState:
+        """A copy of this state, in the memory of an older copy if there is one."""
+        if saved is None:
+            buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+            saved = FusedState(buffers)
+        else:
+            for name, buffer in self.buffers.items():
+                saved.buffers[name].copy_(buffer)
+        saved.scales = None if self.scales is None else self.scales.clone()
+        saved.block = self.block
+        return saved
+
     def lazy_scales(self, block: int) -> Tensor:
         """The scales of the lazy residual; zeros, which mean nothing was sent, if it is settled."""
         if self.scales is None or self.block != block:

@@ -29,6 +29,11 @@ class Recipe:
         object.__setattr__(self, "push", as_policy(self.push))
         object.__setattr__(self, "pull", as_policy(self.pull))
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether anything is remembered from step to step."""
+        return bool(self.push_feedback.init(0)) or bool(self.pull_feedback.init(0))
+
 
 def dense() -> Recipe:
     """Ordinary averaging through the same code: the baseline."""

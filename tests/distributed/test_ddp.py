@@ -140,7 +140,7 @@ def train_with_a_rank_that_stops() -> str:
 
 
 def test_a_rank_that_is_gone_is_named_within_the_deadline() -> None:
-    error, stopped = run(train_with_a_rank_that_stops, ranks=2, deadline_seconds=60)
+    error, stopped = run(train_with_a_rank_that_stops, ranks=2, deadline_seconds=60, keep=False)
     assert stopped == "stopped"
     assert "rank 1" in error
     assert "step 2" in error

@@ -25,7 +25,7 @@ class Float32:
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
         del seed  # nothing here is random
-        return bytearray(_bytes_of(x))
+        return bytearray(bytes_of(x))
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
@@ -33,7 +33,7 @@ class Float32:
         fault = f"nbytes: found {nbytes}, expected {4 * out.numel()}"
         accepted(fault if nbytes != 4 * out.numel() else None, "float32", out)
         # As bytes: a payload may be unaligned, and torch warns of one that is read-only.
-        _bytes_of(out)[:] = memoryview(payload).cast("B")
+        bytes_of(out)[:] = memoryview(payload).cast("B")
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
@@ -43,7 +43,8 @@ class Float32:
         return 4 * numel
 
 
-def _bytes_of(x: Tensor) -> memoryview:
+def bytes_of(x: Tensor) -> memoryview:
+    """The memory of a contiguous tensor: a view, not a copy."""
     return x.numpy().view("u1").data
 
 

@@ -11,8 +11,12 @@ from thinwire.settings import check_whole
 PIECE_NUMEL = 1 << 20
 """Elements of a piece: 4 MiB of float32, so that several are in flight at once."""
 
-BATCH_NUMEL = 1 << 23
-"""Elements of a batch: even dense, they fit into the 65 MiB that a frame may have."""
+LEAST_PIECE_NUMEL = 1 << 16
+"""Elements below which it does not pay to cut a gradient for the sake of more owners."""
+
+BATCH_NUMEL = 1 << 21
+"""Elements of a batch: small enough that several are on their way at once, large enough that what
+a message costs by itself does not count. A single larger piece is a batch of its own."""
 
 ALIGNMENT = 64
 """Pieces begin at multiples of this, so that 1-bit runs are those of the whole tensor."""
@@ -51,6 +55,12 @@ def cut(keys: Iterable[Key], *, most_numel: int = PIECE_NUMEL) -> tuple[Piece, .
     return tuple(piece for key in keys for piece in _cut_one(key, most_numel))
 
 
+def piece_numel_for(keys: Iterable[Key], *, owners: int) -> int:
+    """Elements of a piece so that each owner has several, within the bounds above."""
+    numel = sum(key.numel for key in keys)
+    return max(LEAST_PIECE_NUMEL, min(PIECE_NUMEL, numel // (4 * owners)))
+
+
 def _cut_one(key: Key, most_numel: int) -> list[Piece]:
     most_numel -= most_numel % ALIGNMENT
     count = max(1, -(-key.numel // most_numel))
@@ -61,7 +71,7 @@ def _cut_one(key: Key, most_numel: int) -> list[Piece]:
 
 
 def batches(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """The pieces in order, as many together as one frame can hold whatever the codec."""
+    """The pieces in order, in groups that travel together."""
     found: list[list[Piece]] = [[]]
     numel = 0
     for piece in pieces:

@@ -55,21 +55,23 @@ class SGD(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    direction = self._direction(parameter, parameter.grad, group)
+                    direction = parameter.grad
+                    decay = decay_of(parameter, self.state[parameter], group)
+                    if decay is not None:
+                        direction = direction + decay
                     parameter.add_(direction, alpha=-group["lr"])
         return loss
 
-    def _direction(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
-        weight_decay, momentum = float(group["weight_decay"]), float(group["momentum"])
-        if not weight_decay:
-            return gradient
-        decay = parameter * weight_decay
-        if not momentum:
-            return gradient + decay
-        state = self.state[parameter]
-        if "decay_velocity" not in state:
-            state["decay_velocity"] = torch.zeros_like(parameter)
-        velocity: Tensor = state["decay_velocity"].mul_(momentum).add_(decay)
-        if group["nesterov"]:
-            return gradient + decay.add_(velocity, alpha=momentum)
-        return gradient + velocity
+
+def decay_of(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor | None:
+    """What weight decay adds to the step. Its velocity, if there is momentum, is in ``state``."""
+    weight_decay, momentum = float(group["weight_decay"]), float(group["momentum"])
+    if not weight_decay:
+        return None
+    decay = parameter.detach() * weight_decay
+    if not momentum:
+        return decay
+    if "decay_velocity" not in state:
+        state["decay_velocity"] = torch.zeros_like(parameter)
+    velocity: Tensor = state["decay_velocity"].mul_(momentum).add_(decay)
+    return decay.add_(velocity, alpha=momentum) if group["nesterov"] else velocity

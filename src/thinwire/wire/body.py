@@ -107,9 +107,23 @@ class Writer:
 
     def finish(self) -> memoryview:
         """The body. Its limit is checked before its bytes are joined."""
+        self._nbytes()
+        return memoryview(b"".join(self._parts))
+
+    def finish_into(self, out: memoryview) -> memoryview:
+        """The body, written to the front of ``out``, which must have room for it."""
+        nbytes = self._nbytes()
+        _check_limit(f"{self._where}: body nbytes", nbytes, len(out))
+        end = 0
+        for part in self._parts:
+            start, end = end, end + len(part)
+            out[start:end] = part
+        return out[:nbytes]
+
+    def _nbytes(self) -> int:
         nbytes = sum(map(len, self._parts))
         _check_limit(f"{self._where}: body nbytes", nbytes, self._limits.max_body_nbytes)
-        return memoryview(b"".join(self._parts))
+        return nbytes
 
 
 def _check_limit(where: str, found: int, limit: int) -> None:

@@ -22,7 +22,14 @@ from thinwire.wire.body import (
     check_positive,
     check_text,
 )
-from thinwire.wire.frame import DEFAULT_LIMITS, Frame, Limits, check_uint
+from thinwire.wire.frame import (
+    DEFAULT_LIMITS,
+    HEADER_NBYTES,
+    Frame,
+    Limits,
+    check_uint,
+    pack,
+)
 
 DIGEST_NBYTES = 32
 
@@ -274,6 +281,25 @@ def encode(
     body = Writer(type(message).__name__.lower(), limits)
     message.write(body)
     return Frame(message.kind, run, epoch, worker, step, body.finish())
+
+
+def encode_into(
+    out: memoryview,
+    message: Message,
+    *,
+    run: int,
+    epoch: int,
+    worker: int,
+    step: int,
+    limits: Limits = DEFAULT_LIMITS,
+) -> int:
+    """Write the whole frame that says ``message`` to the front of ``out``; returns its nbytes."""
+    body = Writer(type(message).__name__.lower(), limits)
+    message.write(body)
+    written = body.finish_into(out[HEADER_NBYTES:])
+    header, _ = pack(Frame(message.kind, run, epoch, worker, step, written), limits=limits)
+    out[:HEADER_NBYTES] = header
+    return HEADER_NBYTES + len(written)
 
 
 def decode(frame: Frame, *, limits: Limits = DEFAULT_LIMITS) -> Message:

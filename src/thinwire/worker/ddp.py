@@ -1,170 +1,124 @@
 """One line for a DistributedDataParallel script: its gradients travel compressed.
 
-The hook only hands buckets to a background thread, so compression and exchange overlap with the
-rest of backward.
+The hook only hands buckets to background threads, so compression and exchange overlap with the rest
+of backward.
 """
 
 # No "from __future__ import annotations": DDP reads the hook's annotations as objects.
 
-from collections.abc import Mapping
-
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
-from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import stages_of
 from thinwire.feedback.clip import Clip
 from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe
 from thinwire.settings import check_choice, check_positive
-from thinwire.worker.exchange import AllGather, Exchange, Sharded
-from thinwire.worker.link import Link
-from thinwire.worker.momentum import check_momentum_is_kept_once, keeps_momentum
-from thinwire.worker.pipeline import Pipeline
-from thinwire.worker.state import States
-
-
-class Compression:
-    """What ``compress_ddp`` returns: state for checkpoints, and a way to stop."""
-
-    def __init__(
-        self,
-        model: DistributedDataParallel,
-        exchange: Exchange,
-        link: Link,
-        *,
-        optimizer: Optimizer | None,
-        deadline_seconds: float,
-    ) -> None:
-        parameters = model.module.named_parameters()
-        self._names = {id(parameter): name for name, parameter in parameters}
-        self._deadline = deadline_seconds
-        self._optimizer = optimizer
-        self._link = link
-        self._exchange = exchange
-        self._pipeline = Pipeline("thinwire")
-        self._in_backward = False
-        self.steps = 0
-
-    def state_dict(self) -> dict[str, int | dict[str, States]]:
-        """This rank's state, in plain tensors and numbers: save one per rank."""
-        return {
-            "steps": self.steps,
-            "rank": self._link.rank,
-            "workers": self._link.size,
-            "exchange": self._exchange.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, int | dict[str, States]]) -> None:
-        """Continue where this rank's ``state_dict`` was made."""
-        found = (state["rank"], state["workers"])
-        if found != (self._link.rank, self._link.size):
-            raise ConfigError(
-                f"this is the state of rank {found[0]} of {found[1]}, "
-                f"but here is rank {self._link.rank} of {self._link.size}"
-            )
-        exchange, steps = state["exchange"], state["steps"]
-        if not isinstance(exchange, dict) or not isinstance(steps, int):
-            raise ConfigError("not a state that Compression.state_dict made")
-        self._exchange.load_state_dict(exchange)
-        self.steps = steps
-
-    def close(self) -> None:
-        """Stop the background thread. The model cannot be trained with DDP after that."""
-        self._pipeline.close()
-
-    def _submit(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
-        future: torch.futures.Future[Tensor] = torch.futures.Future()
-        buffer, gradients = bucket.buffer(), bucket.gradients()
-        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
-        if not self._in_backward:
-            self._in_backward = True
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._end_of_backward)
-
-        def job() -> None:
-            # The future must complete, or backward would never return; the error is raised
-            # at the end of backward, as itself.
-            try:
-                if not self._pipeline.failed:
-                    self._average(dict(zip(names, gradients, strict=True)))
-            finally:
-                future.set_result(buffer)
-
-        self._pipeline.submit(job)
-        return future
-
-    def _average(self, gradients: dict[str, Tensor]) -> None:
-        flat = {name: flatten(gradient) for name, gradient in gradients.items()}
-        mean = self._exchange.average(flat, step=self.steps, learning_rate=self._learning_rate())
-        for name, gradient in gradients.items():
-            gradient.copy_(mean[name].view(gradient.shape))
-
-    def _learning_rate(self) -> float | None:
-        return None if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
-
-    def _end_of_backward(self) -> None:
-        self._in_backward = False
-        # Each bucket may wait as long as the link does, several times; only a bug waits longer.
-        self._pipeline.drain(deadline_seconds=10 * self._deadline, what=f"step {self.steps}")
-        self.steps += 1
-
-
-_EXCHANGES: dict[str, type[Sharded] | type[AllGather]] = {
-    "sharded": Sharded,
-    "allgather": AllGather,
-}
+from thinwire.worker.compression import Compression
+from thinwire.worker.momentum import take_over_momentum
+from thinwire.worker.team import EXCHANGES, HIERARCHIES, gather_team
 
 
 def compress_ddp(
-    model: DistributedDataParallel,
+    model: nn.Module,
     recipe: Recipe,
     *,
     exchange: str = "sharded",
+    hierarchy: str = "flat",
     optimizer: Optimizer | None = None,
+    scaler: GradScaler | None = None,
     group: dist.ProcessGroup | None = None,
     deadline_seconds: float = 600.0,
     seed: int = 0,
 ) -> Compression:
-    """Send the gradients of ``model`` as ``recipe`` says. All ranks must call it alike.
+    """Send the gradients of a DistributedDataParallel ``model`` as ``recipe`` says.
+
+    All ranks must call it alike.
 
     ``exchange`` is "sharded" (every rank serves its share, both ways compressed) or "allgather"
-    (everybody hears every push; for few ranks).
-    ``group`` is the one that the model was given (None: the default). A recipe that keeps momentum
-    needs ``optimizer``, to make sure that it acts once. A rank that does not answer within
-    ``deadline_seconds`` ends backward on all others with an error that names it.
+    (everybody hears every push; for few ranks). ``hierarchy`` "host" averages densely among the
+    ranks of a host and compresses between hosts only; "flat" does not look at hosts.
+    A recipe that keeps momentum (``tw.dgc``) needs ``optimizer``, whose momentum it takes over.
+    ``scaler`` is the GradScaler of mixed precision, if there is one: what is remembered from step
+    to step must not depend on its scale. ``group`` is the model's own unless given. A rank that
+    does not answer within ``deadline_seconds`` ends backward on all others with an error that names
+    it.
     """
-    check_choice(exchange, tuple(_EXCHANGES), owner="compress_ddp", field="exchange")
+    check_choice(exchange, tuple(EXCHANGES), owner="compress_ddp", field="exchange")
+    check_choice(hierarchy, HIERARCHIES, owner="compress_ddp", field="hierarchy")
     check_positive(deadline_seconds, owner="compress_ddp", field="deadline_seconds")
-    _check_recipe(recipe, optimizer)
-    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    link = Link(ranks, deadline_seconds=deadline_seconds)
-    keys = [Key(name, tuple(p.shape)) for name, p in model.module.named_parameters()]
-    averaging = _EXCHANGES[exchange](recipe, keys, link, seed=seed)
+    clips_model = _clips_model(recipe)
+    if clips_model and hierarchy == "host":
+        raise ConfigError(
+            "clipping by the norm of the whole model needs it before hosts have averaged: use "
+            "Clip(norm, scope='tensor') with hierarchy='host'"
+        )
+    ddp = _unwrapped(model)
+    _check_gradients(ddp.module)
+    names = {id(p): _plain(name) for name, p in ddp.module.named_parameters() if p.requires_grad}
+    keys = [Key(names[id(p)], tuple(p.shape)) for p in ddp.module.parameters() if p.requires_grad]
+    ranks = dist.get_process_group_ranks(group or ddp.process_group)
+    take_over_momentum(recipe, optimizer)
+    team = gather_team(
+        recipe,
+        keys,
+        ranks,
+        exchange=exchange,
+        hierarchy=hierarchy,
+        seed=seed,
+        deadline_seconds=deadline_seconds,
+    )
     compression = Compression(
-        model, averaging, link, optimizer=optimizer, deadline_seconds=deadline_seconds
+        names,
+        team,
+        optimizer=optimizer,
+        scaler=scaler,
+        whole_gradient_first=clips_model,
+        deadline_seconds=deadline_seconds,
     )
 
     def thinwire_hook(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        return compression._submit(bucket)
+        return compression.take(bucket)
 
-    model.register_comm_hook(state=None, hook=thinwire_hook)
+    ddp.register_comm_hook(state=None, hook=thinwire_hook)
     return compression
 
 
-def _check_recipe(recipe: Recipe, optimizer: Optimizer | None) -> None:
-    stages = stages_of(recipe.push_feedback)
-    if any(isinstance(stage, Clip) and stage.scope == "model" for stage in stages):
+def _unwrapped(model: nn.Module) -> DistributedDataParallel:
+    """The DDP module, which torch.compile may have wrapped."""
+    inner = getattr(model, "_orig_mod", model)
+    if not isinstance(inner, DistributedDataParallel):
         raise ConfigError(
-            "clipping by the norm of the whole model would wait for the end of backward: "
-            "use Clip(norm, scope='tensor')"
+            f"compress_ddp: a {type(model).__name__}, expected DistributedDataParallel(model)"
         )
-    if optimizer is not None:
-        check_momentum_is_kept_once(recipe, optimizer)
-    elif keeps_momentum(recipe):
-        raise ConfigError("this recipe keeps the momentum: pass the optimizer, optimizer=...")
+    return inner
+
+
+def _plain(name: str) -> str:
+    """A parameter's name as it is without torch.compile, so that checkpoints fit both."""
+    return name.replace("_orig_mod.", "")
+
+
+def _clips_model(recipe: Recipe) -> bool:
+    stages = stages_of(recipe.push_feedback)
+    return any(isinstance(stage, Clip) and stage.scope == "model" for stage in stages)
+
+
+def _check_gradients(module: nn.Module) -> None:
+    for name, child in module.named_modules():
+        if isinstance(child, nn.Embedding | nn.EmbeddingBag) and child.sparse:
+            raise ConfigError(
+                f"{name} has sparse gradients, which cannot be compressed: give it sparse=False"
+            )
+    for name, parameter in module.named_parameters():
+        if parameter.is_complex():
+            raise ConfigError(
+                f"{name} is complex ({parameter.dtype}), only real gradients can be compressed: "
+                "keep it as torch.view_as_real"
+            )

@@ -1,57 +1,101 @@
-"""One background thread that does jobs in order, and gives its errors to whoever waits for it."""
+"""Background threads, one per stage, that work on many jobs at once and keep their order."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from thinwire.errors import TransportTimeout
 
 
-class Pipeline:
-    """Jobs run one after the other. After an error the rest are dropped; ``drain`` raises it.
+class Job(Protocol):
+    @property
+    def stages(self) -> Sequence[Callable[[], None]]:
+        """What the threads do, one each, in this order."""
 
-    The thread is a daemon: a job that waits for a dead peer does not keep the program alive.
+    def finish(self) -> None:
+        """Called once after the last stage, also if that or an earlier one failed."""
+
+
+class Pipeline:
+    """Each stage has a thread, which does that stage of one job after the other.
+
+    After an error no stage of any job runs any more; ``check`` and ``drain`` raise it. Threads are
+    daemons: one that waits for a dead peer does not keep the program alive.
     """
 
-    def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def __init__(self, stages: Sequence[str]) -> None:
+        self._queues: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in stages]
         self._idle = threading.Condition()
         self._left = 0
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        self._active_since = 0.0
+        self.work_seconds = dict.fromkeys(stages, 0.0)
+        """Processor time of each stage."""
+        self.active_seconds = 0.0
+        """How long there was at least one job."""
+        self.exposed_seconds = 0.0
+        """How long ``drain`` had to wait: what the jobs could not hide behind other work."""
+        for number, stage in enumerate(stages):
+            name = f"thinwire {stage}"
+            threading.Thread(
+                target=self._serve, args=(number, stage), name=name, daemon=True
+            ).start()
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Job) -> None:
         with self._idle:
+            if self._left == 0:
+                self._active_since = time.perf_counter()
             self._left += 1
-        self._jobs.put(job)
+        self._queues[0].put(job)
+
+    def check(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self._error is not None:
+            raise self._error
 
     def drain(self, *, deadline_seconds: float, what: str) -> None:
         """Wait until nothing is left to do; raise what went wrong."""
+        start = time.perf_counter()
         with self._idle:
             done = self._idle.wait_for(lambda: self._left == 0, timeout=deadline_seconds)
-            if self._error is not None:
-                raise self._error
-            if not done:
-                raise TransportTimeout(f"{what}: not done after {deadline_seconds:g} s")
+        self.exposed_seconds += time.perf_counter() - start
+        self.check()
+        if not done:
+            raise TransportTimeout(f"{what}: not done after {deadline_seconds:g} s")
 
     def close(self) -> None:
         """Take no more jobs. Does not wait."""
-        self._jobs.put(None)
+        self._queues[0].put(None)
 
-    @property
-    def failed(self) -> bool:
-        return self._error is not None
+    def _serve(self, number: int, stage: str) -> None:
+        following = self._queues[number + 1] if number + 1 < len(self._queues) else None
+        while (job := self._queues[number].get()) is not None:
+            start = time.thread_time()
+            self._run(job.stages[number])
+            if following is None:
+                self._run(job.finish, always=True)
+            self.work_seconds[stage] += time.thread_time() - start
+            if following is None:
+                self._count_down()
+            else:
+                following.put(job)
+        if following is not None:
+            following.put(None)
 
-    def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except BaseException as error:
-                self._error = self._error or error
-            finally:
-                with self._idle:
-                    self._left -= 1
-                    self._idle.notify_all()
+    def _run(self, work: Callable[[], None], *, always: bool = False) -> None:
+        try:
+            if always or self._error is None:
+                work()
+        except BaseException as error:
+            self._error = self._error or error
+
+    def _count_down(self) -> None:
+        with self._idle:
+            self._left -= 1
+            if self._left == 0:
+                self.active_seconds += time.perf_counter() - self._active_since
+            self._idle.notify_all()

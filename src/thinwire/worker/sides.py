@@ -1,4 +1,4 @@
-"""The two sides of an exchange, and the bytes between them. Every exchange is made of these.
+"""The two sides of an exchange. Every exchange is made of these.
 
 Pure but for the residuals: no network, no threads, no devices.
 """
@@ -9,33 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
+from thinwire import _native
 from thinwire.codec import registry
-from thinwire.compressor import Compressor, Encoded, untouched
-from thinwire.errors import RemoteProtocolError
+from thinwire.codec.dense import Float32
+from thinwire.compressor import Compressor, Encoded
+from thinwire.errors import RemoteProtocolError, WorkerLost
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
-from thinwire.wire import frame
 from thinwire.wire.body import Entry
-from thinwire.wire.messages import Message, Push, Update, decode, encode
+from thinwire.wire.frame import HEADER_NBYTES, Frame
+from thinwire.wire.messages import Leave, Push, Update, decode
 
 Kind = TypeVar("Kind", Push, Update)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One step: what all of its messages have in common.
-
-    ``usable`` is agreed by all workers: if a gradient of one is not finite, all travel as they are
-    and no state changes anywhere.
-    """
+    """One step: what all of its messages have in common."""
 
     step: int
     learning_rate: float | None = None
     gradient_norm: float | None = None
-    usable: bool = True
 
 
 class WorkerSide:
@@ -43,19 +39,27 @@ class WorkerSide:
 
     def __init__(self, recipe: Recipe, *, rank: int, workers: int, seed: int) -> None:
         self.compressor = Compressor(
-            recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers
+            recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers, undo=True
         )
 
-    def push(self, piece: Piece, flat: Tensor, round_: Round) -> Encoded:
-        if not round_.usable:
-            return untouched(flat)
-        return self.compressor.compress_piece(
-            piece,
-            flat,
-            step=round_.step,
-            gradient_norm=round_.gradient_norm,
-            learning_rate=round_.learning_rate,
-        )
+    def push(
+        self, pieces: Sequence[Piece], flat: Mapping[str, Tensor], round_: Round
+    ) -> list[Encoded]:
+        """Payloads may be views of ``flat``."""
+        return [
+            self.compressor.compress_piece(
+                piece,
+                slice_of(flat, piece),
+                step=round_.step,
+                gradient_norm=round_.gradient_norm,
+                learning_rate=round_.learning_rate,
+                view=True,
+            )
+            for piece in pieces
+        ]
+
+    def most_nbytes(self, pieces: Sequence[Piece], step: int) -> int:
+        return _most_nbytes(self.compressor, pieces, step)
 
 
 class ServerSide:
@@ -67,23 +71,32 @@ class ServerSide:
     def __init__(self, recipe: Recipe, *, workers: int, seed: int) -> None:
         self._weight = 1 / workers
         self.compressor = Compressor(
-            recipe.pull, recipe.pull_feedback, seed=seed, rank=workers, workers=workers
+            recipe.pull, recipe.pull_feedback, seed=seed, rank=workers, workers=workers, undo=True
         )
 
-    def answer(self, piece: Piece, pushes: Sequence[Entry], round_: Round) -> Encoded:
-        encoded = [Encoded(entry.codec, entry.numel, entry.payload) for entry in pushes]
-        if round_.usable:
-            return self.compressor.compress_sum(
+    def answer(
+        self, pieces: Sequence[Piece], pushes: Sequence[Sequence[Encoded]], round_: Round
+    ) -> list[Encoded]:
+        """``pushes`` are those of each worker, in the order of their ranks."""
+        return [
+            self.compressor.compress_sum(
                 piece,
-                encoded,
+                column,
                 weight=self._weight,
                 step=round_.step,
                 learning_rate=round_.learning_rate,
             )
-        mean = torch.zeros(piece.numel)
-        for push in encoded:
-            registry.add(push.wire_id, push.payload, mean, weight=self._weight)
-        return untouched(mean)
+            for piece, *column in zip(pieces, *pushes, strict=True)
+        ]
+
+    def most_nbytes(self, pieces: Sequence[Piece], step: int) -> int:
+        return _most_nbytes(self.compressor, pieces, step)
+
+
+def _most_nbytes(compressor: Compressor, pieces: Sequence[Piece], step: int) -> int:
+    """The largest frame for these pieces: 64 bytes are more than each of their table's rows."""
+    payloads = sum(compressor.max_nbytes(piece, step=step) for piece in pieces)
+    return HEADER_NBYTES + 64 * (1 + len(pieces)) + payloads
 
 
 def slice_of(flat: Mapping[str, Tensor], piece: Piece) -> Tensor:
@@ -99,34 +112,41 @@ def entries(numbers: Sequence[int], encoded: Sequence[Encoded]) -> tuple[Entry, 
     )
 
 
-def pack(message: Message, *, worker: int, step: int) -> bytes:
-    return b"".join(frame.pack(encode(message, run=1, epoch=1, worker=worker, step=step)))
-
-
-def read(data: bytes, kind: type[Kind], *, pieces: Sequence[Piece]) -> tuple[Entry, ...]:
-    """The entries of a message that must be for just these pieces."""
-    message = decode(frame.unpack(memoryview(data)))
+def read(
+    frame: Frame, kind: type[Kind], *, numbers: Sequence[int], pieces: Sequence[Piece]
+) -> list[Encoded]:
+    """What a message brings, which must be for just these pieces. Payloads are views of it."""
+    message = decode(frame)
+    if isinstance(message, Leave):
+        raise WorkerLost(message.text)
     if not isinstance(message, kind):
         raise RemoteProtocolError(f"exchange: {type(message).__name__}, expected {kind.__name__}")
-    found = [entry.numel for entry in message.entries]
-    expected = [piece.numel for piece in pieces]
+    found = [(entry.piece, entry.numel) for entry in message.entries]
+    expected = [(number, piece.numel) for number, piece in zip(numbers, pieces, strict=True)]
     if found != expected:
         raise RemoteProtocolError(
-            f"exchange: entries of {found} elements, expected {expected}: do all ranks train "
+            f"exchange: pieces (number, elements) {found}, expected {expected}: do all ranks train "
             "the same network?"
         )
-    return message.entries
+    return [Encoded(entry.codec, entry.numel, entry.payload) for entry in message.entries]
 
 
-def decode_into(mean: Mapping[str, Tensor], pieces: Sequence[Piece], data: bytes) -> None:
-    """Write the pieces of an update where they belong."""
-    for piece, entry in zip(pieces, read(data, Update, pieces=pieces), strict=True):
-        registry.decode(entry.codec, entry.payload, slice_of(mean, piece))
-
-
-def add_into(
-    mean: Mapping[str, Tensor], pieces: Sequence[Piece], data: bytes, *, weight: float
+def decode_into(
+    mean: Mapping[str, Tensor], pieces: Sequence[Piece], encoded: Sequence[Encoded]
 ) -> None:
-    """Add the pieces of a push, times ``weight``, where they belong."""
-    for piece, entry in zip(pieces, read(data, Push, pieces=pieces), strict=True):
-        registry.add(entry.codec, entry.payload, slice_of(mean, piece), weight=weight)
+    """Write pieces where they belong."""
+    for piece, one in zip(pieces, encoded, strict=True):
+        registry.decode(one.wire_id, one.payload, slice_of(mean, piece))
+
+
+def overflowed(
+    mean: Mapping[str, Tensor], pieces: Sequence[Piece], encoded: Sequence[Encoded]
+) -> bool:
+    """Whether a piece is not finite: then no optimizer may use this step, nor any state keep it.
+
+    Only float32 can carry that, and all workers see the same bytes, so all of them agree.
+    """
+    return any(
+        one.wire_id == Float32.wire_id and not _native.all_finite(slice_of(mean, piece))
+        for piece, one in zip(pieces, encoded, strict=True)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -12,6 +13,12 @@ from thinwire.feedback.base import State
 from thinwire.gradient.pieces import Piece
 
 States = dict[str, State]
+
+ExchangeState = dict[str, States]
+"""What a rank owes: "push" as a worker, by parameter, and "pull" as a server, by piece. Empty for a
+rank that leaves both to another one of its host."""
+
+_PIECE_NAME = re.compile(r"(?P<name>.+)\[(?P<start>\d+):(?P<stop>\d+)\]")
 
 
 def by_parameter(pieces: Sequence[Piece], states: Mapping[str, State]) -> States:
@@ -35,6 +42,20 @@ def by_piece(pieces: Sequence[Piece], states: Mapping[str, Mapping[str, Tensor]]
         for name, parts in groups.items()
         if name in states
         for piece in parts
+    }
+
+
+def join_pieces(states: Sequence[States]) -> States:
+    """The states of pieces that several owners hold, by parameter, whatever the pieces were."""
+    parts: dict[str, dict[int, State]] = {}
+    for owned in states:
+        for piece_name, state in owned.items():
+            found = _PIECE_NAME.fullmatch(piece_name)
+            name, start = (found["name"], int(found["start"])) if found else (piece_name, 0)
+            parts.setdefault(name, {})[start] = state
+    return {
+        name: {key: _join([own[start][key] for start in sorted(own)]) for key in own[min(own)]}
+        for name, own in parts.items()
     }
 
 

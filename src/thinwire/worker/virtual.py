@@ -16,24 +16,24 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from thinwire import _native
-from thinwire.compressor import flatten, is_usable
+from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import PIECE_NUMEL, Piece, batches, cut
+from thinwire.gradient.pieces import Piece, batches, cut, piece_numel_for
 from thinwire.recipe import Recipe
 from thinwire.settings import check_whole
 from thinwire.wire import frame
-from thinwire.wire.messages import Push, Update
-from thinwire.worker.momentum import check_momentum_is_kept_once
+from thinwire.wire.frame import Frame
+from thinwire.wire.messages import Message, Push, Update, encode
+from thinwire.worker.momentum import take_over_momentum
 from thinwire.worker.sides import (
     Round,
     ServerSide,
     WorkerSide,
     decode_into,
     entries,
-    pack,
+    overflowed,
     read,
-    slice_of,
 )
 from thinwire.worker.state import States, by_parameter, by_piece, reassign
 
@@ -62,11 +62,12 @@ class VirtualExchange:
         *,
         workers: int,
         seed: int = 0,
-        piece_numel: int = PIECE_NUMEL,
+        piece_numel: int | None = None,
     ) -> None:
         check_whole(workers, least=1, owner="VirtualExchange", field="workers")
         self._keys = tuple(keys)
-        self._pieces = cut(self._keys, most_numel=piece_numel)
+        most_numel = piece_numel or piece_numel_for(self._keys, owners=workers)
+        self._pieces = cut(self._keys, most_numel=most_numel)
         self._batches = batches(self._pieces)
         self.workers = [
             WorkerSide(recipe, rank=rank, workers=workers, seed=seed) for rank in range(workers)
@@ -78,21 +79,25 @@ class VirtualExchange:
     ) -> Exchanged:
         """The mean of one mapping of gradients per worker, each way as the recipe says.
 
-        If one gradient of one worker is not finite, all travel as they are and no state changes.
+        If one gradient of one worker is not finite, neither is the mean, and no state changes.
         """
         flat = [{key.name: flatten(own[key.name]) for key in self._keys} for own in gradients]
-        usable = all(is_usable(x) for own in flat for x in own.values())
-        rounds = [Round(step, learning_rate, _norm(own), usable) for own in flat]
+        rounds = [Round(step, learning_rate, _norm(own)) for own in flat]
         mean = {key.name: torch.empty(key.numel) for key in self._keys}
         pushed = pulled = 0
+        finite = True
         for batch in self._batches:
             pushes = [
                 self._push(rank, flat[rank], batch, rounds[rank]) for rank in range(len(flat))
             ]
             update = self._answer(pushes, batch, rounds[0])
-            decode_into(mean, batch, update)
-            pushed += sum(len(push) for push in pushes)
-            pulled += len(update)
+            answers = read(update, Update, numbers=range(len(batch)), pieces=batch)
+            decode_into(mean, batch, answers)
+            finite = finite and not overflowed(mean, batch, answers)
+            pushed += sum(_nbytes(push) for push in pushes)
+            pulled += _nbytes(update)
+        if not finite:
+            self._undo(step)
         shaped = {key.name: mean[key.name].view(key.shape) for key in self._keys}
         return Exchanged(shaped, pushed / len(gradients), pulled)
 
@@ -116,29 +121,30 @@ class VirtualExchange:
             side.compressor.load_state_dict(by_piece(self._pieces, states))
         self.server.compressor.load_state_dict(by_piece(self._pieces, server))
 
-    def _push(self, rank: int, own: Gradients, batch: Sequence[Piece], round_: Round) -> bytes:
-        side = self.workers[rank]
-        encoded = [side.push(piece, slice_of(own, piece), round_) for piece in batch]
-        message = Push(
-            round_.step, round_.learning_rate or 0.0, entries(range(len(batch)), encoded)
-        )
-        return pack(message, worker=rank, step=round_.step)
+    def _undo(self, step: int) -> None:
+        self.server.compressor.undo_step(step)
+        for worker in self.workers:
+            worker.compressor.undo_step(step)
 
-    def _answer(self, pushes: Sequence[bytes], batch: Sequence[Piece], round_: Round) -> bytes:
-        received = [read(push, Push, pieces=batch) for push in pushes]
-        answers = [
-            self.server.answer(piece, column, round_)
-            for piece, *column in zip(batch, *received, strict=True)
-        ]
-        message = Update(round_.step + 1, entries(range(len(batch)), answers))
-        return pack(message, worker=frame.SERVER, step=round_.step)
+    def _push(self, rank: int, own: Gradients, batch: Sequence[Piece], round_: Round) -> Frame:
+        encoded = self.workers[rank].push(batch, own, round_)
+        rate = round_.learning_rate or 0.0
+        message = Push(round_.step, rate, entries(range(len(batch)), encoded))
+        return _sent(message, worker=rank, step=round_.step)
+
+    def _answer(self, pushes: Sequence[Frame], batch: Sequence[Piece], round_: Round) -> Frame:
+        numbers = range(len(batch))
+        received = [read(push, Push, numbers=numbers, pieces=batch) for push in pushes]
+        answers = self.server.answer(batch, received, round_)
+        message = Update(round_.step + 1, entries(numbers, answers))
+        return _sent(message, worker=frame.SERVER, step=round_.step)
 
 
 class VirtualCluster:
     """Train ``net`` as n workers would, in one process.
 
-    The optimizer must leave momentum to a recipe that keeps it (``tw.dgc``). Buffers such as
-    batch-norm statistics are those of worker 0, as with DistributedDataParallel.
+    A recipe that keeps momentum (``tw.dgc``) takes that of a ``torch.optim.SGD`` over. Buffers such
+    as batch-norm statistics are those of worker 0, as with DistributedDataParallel.
     """
 
     def __init__(
@@ -149,9 +155,9 @@ class VirtualCluster:
         *,
         workers: int,
         seed: int = 0,
-        piece_numel: int = PIECE_NUMEL,
+        piece_numel: int | None = None,
     ) -> None:
-        check_momentum_is_kept_once(recipe, optimizer)
+        take_over_momentum(recipe, optimizer)
         self._parameters = {n: p for n, p in net.named_parameters() if p.requires_grad}
         self._net, self._optimizer = net, optimizer
         keys = [Key(name, tuple(p.shape)) for name, p in self._parameters.items()]
@@ -194,6 +200,16 @@ class VirtualCluster:
             name: torch.zeros_like(p) if p.grad is None else p.grad
             for name, p in self._parameters.items()
         }
+
+
+def _sent(message: Message, *, worker: int, step: int) -> Frame:
+    """What a peer would read: packed into bytes and unpacked again."""
+    header, body = frame.pack(encode(message, run=1, epoch=1, worker=worker, step=step))
+    return frame.unpack(memoryview(header + bytes(body)))
+
+
+def _nbytes(sent: Frame) -> int:
+    return frame.HEADER_NBYTES + len(sent.body)
 
 
 def _norm(own: Gradients) -> float:

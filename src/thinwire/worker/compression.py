@@ -1,0 +1,206 @@
+"""The handle of a compressed model: takes its buckets, and has its state and its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from types import TracebackType
+from typing import TYPE_CHECKING, TypedDict
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from thinwire.errors import ConfigError
+from thinwire.gradient.pieces import batches
+from thinwire.worker.bucket import Bucket, Step, UnitJob
+from thinwire.worker.pipeline import Pipeline
+from thinwire.worker.staging import Staging
+from thinwire.worker.state import ExchangeState
+from thinwire.worker.stats import Stats, residual_ratios
+from thinwire.worker.team import Team
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+    from torch.amp import GradScaler
+
+
+class CompressionState(TypedDict):
+    """One rank's state, in plain tensors and numbers."""
+
+    steps: int
+    rank: int
+    workers: int
+    exchange: ExchangeState
+
+
+class Compression:
+    """What ``compress_ddp`` returns: state for checkpoints, statistics, and a way to stop."""
+
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        team: Team,
+        *,
+        optimizer: Optimizer | None,
+        scaler: GradScaler | None,
+        whole_gradient_first: bool,
+        deadline_seconds: float,
+    ) -> None:
+        """``names`` are those of parameters, by id. Use ``compress_ddp`` instead."""
+        self._names = names
+        self._pieces = {
+            name: [p for p in team.pieces if p.key.name == name] for name in names.values()
+        }
+        self._order = {piece: number for number, piece in enumerate(team.pieces)}
+        self._exchange, self._links = team.exchange, team.links
+        self._rank, self._workers = team.rank, team.size
+        self._optimizer, self._scaler = optimizer, scaler
+        self._whole_gradient_first = whole_gradient_first
+        self._deadline = deadline_seconds
+        self._staging = Staging()
+        self._pipeline = Pipeline(["encode", "serve", "decode"])
+        self._step = Step(0, None)
+        self._closed = False
+        self.steps = 0
+        self.overflowed_steps = 0
+
+    def state_dict(self) -> CompressionState:
+        """This rank's state: save one per rank."""
+        return {
+            "steps": self.steps,
+            "rank": self._rank,
+            "workers": self._workers,
+            "exchange": self._exchange.state_dict(),
+        }
+
+    def load_state_dict(self, state: CompressionState) -> None:
+        """Continue where this rank's ``state_dict`` was made."""
+        found = (state["rank"], state["workers"])
+        if found != (self._rank, self._workers):
+            raise ConfigError(
+                f"this is the state of rank {found[0]} of {found[1]}, but here is rank "
+                f"{self._rank} of {self._workers}: give load_state_dicts the states of all ranks"
+            )
+        self._exchange.load_state_dict(state["exchange"])
+        self.steps = state["steps"]
+
+    def load_state_dicts(self, states: Sequence[CompressionState]) -> None:
+        """Continue from the states of all ranks of a run, whatever their number was.
+
+        If it differs, what they owe is shared out anew, so that its mean stays the same.
+        """
+        states = sorted(states, key=lambda state: state["rank"])
+        if not states or [s["rank"] for s in states] != list(range(states[0]["workers"])):
+            raise ConfigError(
+                f"states of ranks {[state['rank'] for state in states]}: those of all ranks of one "
+                "run are needed, each once"
+            )
+        if len(states) == self._workers:
+            self.load_state_dict(states[self._rank])
+            return
+        self._exchange.load_state_dicts([state["exchange"] for state in states])
+        self.steps = states[0]["steps"]
+
+    def stats(self) -> Stats:
+        """What happened so far, on this rank. Call it between steps."""
+        tally, worker = self._exchange.tally, self._exchange.worker
+        pieces = [piece for cut in self._pieces.values() for piece in cut]
+        ratios, ratio = ({}, None) if worker is None else residual_ratios(worker.compressor, pieces)
+        pipeline, links = self._pipeline, self._links
+        return Stats(
+            steps=self.steps,
+            overflowed_steps=self.overflowed_steps,
+            dense_nbytes=sum(tally.dense.values()),
+            pushed_nbytes=sum(tally.pushed.values()),
+            pulled_nbytes=sum(tally.pulled.values()),
+            sent_nbytes=sum(link.sent_nbytes for link in links),
+            received_nbytes=sum(link.received_nbytes for link in links),
+            encode_seconds=pipeline.work_seconds["encode"],
+            serve_seconds=pipeline.work_seconds["serve"],
+            decode_seconds=pipeline.work_seconds["decode"],
+            exchange_seconds=pipeline.active_seconds,
+            exposed_seconds=pipeline.exposed_seconds,
+            residual_ratio=ratio,
+            tensors=tally.tensors(ratios),
+        )
+
+    def wait(self) -> None:
+        """Wait until all gradients are exchanged; raise what went wrong. Backward does it, too."""
+        # A unit waits at most once in each of the three stages; only a bug waits longer.
+        self._pipeline.drain(deadline_seconds=4 * self._deadline, what=f"step {self.steps}")
+
+    def close(self) -> None:
+        """Stop. The model cannot be trained after that. Does not wait for other ranks."""
+        self._closed = True
+        self._pipeline.close()
+
+    def __enter__(self) -> Compression:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def take(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """What DDP's hook does: hand the bucket to the background threads."""
+        if self._closed:
+            raise ConfigError("this model's compression is closed: it cannot be trained any more")
+        self._pipeline.check()
+        if bucket.index() == 0:
+            self._begin_step()
+        taken = self._bucket(bucket)
+        self._step.buckets.append(taken)
+        if not self._whole_gradient_first:
+            self._submit(taken, last=bucket.is_last())
+        elif bucket.is_last():
+            self._step.take_norm()
+            for one in self._step.buckets:
+                self._submit(one, last=one is taken)
+        return taken.future
+
+    def _begin_step(self) -> None:
+        rate = None if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
+        self._step = Step(self.steps, rate)
+        try:
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self.wait)
+        except RuntimeError:
+            # Not in backward: a rank whose data ended first, within DDP's Join. It waits for the
+            # futures, and the next call raises what went wrong.
+            pass
+
+    def _bucket(self, bucket: GradBucket) -> Bucket:
+        buffer = bucket.buffer()
+        scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        sizes = [gradient.numel() for gradient in bucket.gradients()]
+        stops = list(accumulate(sizes))
+        places = {n: (stop - size, stop) for n, size, stop in zip(names, sizes, stops, strict=True)}
+        staged = self._staging.stage(bucket.index(), buffer, scale=scale)
+        return Bucket(staged, places, buffer.dtype)
+
+    def _submit(self, bucket: Bucket, *, last: bool) -> None:
+        units = batches([piece for name in bucket.names for piece in self._pieces[name]])
+        for number, pieces in enumerate(units, start=1):
+            completes = number == len(units)
+            end = self._end_step if last and completes else None
+            job = UnitJob(
+                self._exchange,
+                self._step,
+                bucket,
+                sorted(pieces, key=self._order.__getitem__),
+                completes_bucket=completes,
+                end_of_step=end,
+            )
+            self._pipeline.submit(job)
+
+    def _end_step(self, step: Step) -> None:
+        if not step.finite:
+            self._exchange.undo(step.number)
+            self.overflowed_steps += 1
+        self.steps += 1

@@ -1,0 +1,112 @@
+"""Who exchanges with whom: the links between ranks, and the exchange over them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from thinwire.errors import ConfigError, RemoteProtocolError
+from thinwire.gradient.keys import Key
+from thinwire.gradient.pieces import Piece, cut, piece_numel_for
+from thinwire.recipe import Recipe
+from thinwire.wire.messages import Join, decode
+from thinwire.worker.allgather import AllGather
+from thinwire.worker.exchange import Exchange
+from thinwire.worker.hierarchy import Follower, Leader
+from thinwire.worker.link import Link
+from thinwire.worker.sharded import Sharded
+
+EXCHANGES: dict[str, type[Sharded] | type[AllGather]] = {
+    "sharded": Sharded,
+    "allgather": AllGather,
+}
+HIERARCHIES = ("flat", "host")
+
+_JOIN_NBYTES = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """This rank's place among those that train one model."""
+
+    rank: int
+    size: int
+    pieces: Sequence[Piece]
+    exchange: Exchange
+    links: Sequence[Link]
+
+
+def gather_team(
+    recipe: Recipe,
+    keys: Sequence[Key],
+    ranks: Sequence[int],
+    *,
+    exchange: str,
+    hierarchy: str,
+    seed: int,
+    deadline_seconds: float,
+) -> Team:
+    """Join the global ``ranks``, all of which must call this alike; refuses if they do not."""
+    hosts = hosts_of(ranks) if hierarchy == "host" else [[rank] for rank in ranks]
+    own = next(host for host in hosts if dist.get_rank() in host)
+    pieces = cut(keys, most_numel=piece_numel_for(keys, owners=len(hosts)))
+    settings = (list(keys), recipe, exchange, hierarchy, seed, list(ranks))
+    digest = hashlib.sha256(repr(settings).encode()).digest()
+
+    def link_pair(members: Sequence[int]) -> tuple[Link, Link]:
+        pair = tuple(Link(members, deadline_seconds=deadline_seconds) for _ in range(2))
+        _check_alike(pair[0], Join(len(ranks), len(pieces), digest, 0))
+        return pair[0], pair[1]
+
+    inside = link_pair(own) if len(own) > 1 else ()
+    between = link_pair([host[0] for host in hosts]) if dist.get_rank() == own[0] else ()
+    exchanging: Exchange | None = None
+    if between:
+        exchanging = EXCHANGES[exchange](recipe, pieces, between, seed=seed)
+    if inside:
+        exchanging = Follower(inside) if exchanging is None else Leader(exchanging, inside)
+    if exchanging is None:
+        raise ConfigError(f"rank {dist.get_rank()} is none of {list(ranks)}")
+    rank = list(ranks).index(dist.get_rank())
+    return Team(rank, len(ranks), pieces, exchanging, (*inside, *between))
+
+
+def hosts_of(ranks: Sequence[int]) -> list[list[int]]:
+    """The ranks of each host. Those of one host follow each other, as torchrun numbers them."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if not local.isdigit() or int(local) < 1:
+        raise ConfigError(
+            "hierarchy='host' needs the environment variable LOCAL_WORLD_SIZE, the number of ranks "
+            "on this host, which torchrun sets"
+        )
+    hosts: dict[int, list[int]] = {}
+    for rank in ranks:
+        hosts.setdefault(rank // int(local), []).append(rank)
+    if len({len(host) for host in hosts.values()}) > 1:
+        raise ConfigError(
+            "hierarchy='host' needs the same number of ranks on every host, to give each the same "
+            f"weight; here hosts have {[len(host) for host in hosts.values()]}"
+        )
+    return list(hosts.values())
+
+
+def _check_alike(link: Link, own: Join) -> None:
+    """Refuse if a peer trains another network, or was given other settings."""
+    what = "compress_ddp, which all ranks must call"
+    heard = {rank: link.receive(rank, most_nbytes=_JOIN_NBYTES) for rank in link.peers}
+    sent = link.send_all(own, step=0, most_nbytes=_JOIN_NBYTES)
+    for rank, pending in heard.items():
+        message = decode(link.frame(pending, step=0, what=what))
+        if not isinstance(message, Join):
+            raise RemoteProtocolError(f"{type(message).__name__}, expected Join")
+        if message != own:
+            raise ConfigError(
+                f"rank {link.ranks[rank]} calls compress_ddp with another network, recipe, "
+                "exchange, hierarchy, group or seed than this rank: all must be alike"
+            )
+    link.finish(sent, what=what)
+    link.give_back(heard.values())
