@@ -1,0 +1,45 @@
+"""Compress the DistributedDataParallel that a training library has made."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
+
+from thinwire.errors import ConfigError
+from thinwire.recipe import Recipe
+from thinwire.worker.compression import Compression
+from thinwire.worker.ddp import compress_ddp
+
+
+class Options(TypedDict, total=False):
+    """Keywords that go to ``compress_ddp`` as they are."""
+
+    exchange: str
+    hierarchy: str
+    deadline_seconds: float
+    seed: int
+
+
+def attach(
+    model: nn.Module | None,
+    recipe: Recipe,
+    options: Options,
+    *,
+    optimizer: Optimizer | None,
+    scaler: GradScaler | None,
+    advice: str,
+) -> Compression:
+    """``compress_ddp`` for a DistributedDataParallel. ``advice`` says how a user gets one."""
+    # torch.compile may have wrapped it, which compress_ddp knows.
+    if model is None or not isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel):
+        raise ConfigError(
+            "only the gradients of a DistributedDataParallel can be compressed, "
+            f"but this model is a {type(model).__name__}: {advice}"
+        )
+    # Its class tells who keeps the momentum, so a wrapper such as Accelerate's has to come off.
+    inner = getattr(optimizer, "optimizer", optimizer)
+    return compress_ddp(model, recipe, optimizer=inner, scaler=scaler, **options)

@@ -1,0 +1,106 @@
+"""Lightning: one callback more.
+
+    from thinwire.integrations.lightning import CompressGradients
+
+    trainer = Trainer(strategy="ddp", devices=2, callbacks=[CompressGradients(tw.dgc(0.001))])
+
+A Lightning checkpoint is one file, which may be moved, uploaded or deleted, so it holds the state
+of every rank: they are sent to rank 0 when it is saved. ``DDPStrategy(ddp_comm_hook=...)`` is not
+used because Lightning ignores it on CPUs.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+from thinwire.integrations.attach import Options, attach
+from thinwire.recipe import Recipe
+from thinwire.worker.compression import Compression
+from thinwire.worker.gather import Gather
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import rank_zero_warn
+except ModuleNotFoundError as error:
+    raise ImportError("Lightning is missing: pip install 'thinwire[lightning]'") from error
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_KEY = "thinwire"
+
+
+class CompressGradients(Callback):
+    """Sends gradients as ``recipe`` says. ``compression`` is there from the start of training."""
+
+    def __init__(self, recipe: Recipe, **options: Unpack[Options]) -> None:
+        self.compression: Compression | None = None
+        self._recipe = recipe
+        self._options = options
+        self._gather: Gather | None = None
+        self._saved: list[Tensor] | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if len(trainer.optimizers) != 1:
+            raise ConfigError(
+                f"CompressGradients needs one optimizer, but there are {len(trainer.optimizers)}"
+            )
+        self.compression = attach(
+            trainer.strategy.model,
+            self._recipe,
+            self._options,
+            optimizer=trainer.optimizers[0],
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            advice='use Trainer(strategy="ddp", devices=...)',
+        )
+        self._gather = Gather(deadline_seconds=self._options.get("deadline_seconds", 600.0))
+        if self._saved is not None:
+            _load(self.compression, self._saved, trainer.global_rank, trainer.world_size)
+            self._saved = None
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]
+    ) -> None:
+        if self.compression is not None and self._gather is not None:
+            file = io.BytesIO()
+            torch.save(self.compression.state_dict(), file)
+            own = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+            checkpoint[_KEY] = self._gather.to_rank_zero(own)
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, list[Tensor]]
+    ) -> None:
+        # Comes before DDP wraps the model, and also before testing, where nothing is compressed.
+        if trainer.training:
+            self._saved = checkpoint.get(_KEY)
+            if self._saved is None:
+                rank_zero_warn("a checkpoint without compression: residuals start at zero")
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._close()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self.compression is not None:
+            self.compression.close()
+
+
+def _load(compression: Compression, saved: list[Tensor], rank: int, ranks: int) -> None:
+    if len(saved) == ranks:
+        compression.load_state_dict(torch.load(_file(saved[rank]), weights_only=True))
+    else:
+        states = [torch.load(_file(data), weights_only=True) for data in saved]
+        compression.load_state_dicts(states)
+
+
+def _file(data: Tensor) -> io.BytesIO:
+    return io.BytesIO(data.numpy().tobytes())
