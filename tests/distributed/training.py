@@ -1,0 +1,120 @@
+"""A small network, its data and its training, for tests with real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
+
+import thinwire as tw
+from thinwire.recipe import Recipe
+
+RECIPES = {
+    "1 bit": tw.doublesqueeze(tw.OneBit()),
+    "top-k": tw.doublesqueeze(tw.TopK(0.02, values="float16")),
+    "dgc": tw.dgc(0.02, momentum=0.9),
+    "dither": tw.clan(tw.Dither(4)),
+}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 5))
+
+
+def backward(loss: Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def batch(step: int, rank: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(16, 20, generator=generator)
+
+
+def loss_of(model: nn.Module, step: int, rank: int) -> Tensor:
+    x = batch(step, rank)
+    first = next(model.parameters())
+    return nn.functional.cross_entropy(model(x.to(first.dtype)), (x[:, 0] > 0).long())
+
+
+def weights(net: nn.Module) -> list[bytes]:
+    return [p.detach().flatten().view(torch.uint8).numpy().tobytes() for p in net.parameters()]
+
+
+def plain_sgd(net: nn.Module) -> Optimizer:
+    return tw.optim.SGD(net.parameters(), lr=0.05)
+
+
+class Trainer:
+    """One rank's model, optimizer and compression; ``recipe`` None is plain DDP."""
+
+    def __init__(
+        self,
+        recipe: Recipe | None,
+        *,
+        net: nn.Module | None = None,
+        optimizer: Callable[[nn.Module], Optimizer] = plain_sgd,
+        ddp: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Several buckets, so that DDP re-forms them. ``options`` are for ``compress_ddp``."""
+        self.net = network() if net is None else net
+        self.model = DistributedDataParallel(self.net, **{"bucket_cap_mb": 0.2, **(ddp or {})})
+        self.optimizer = optimizer(self.net)
+        self.compression = None
+        if recipe is not None:
+            self.compression = tw.compress_ddp(
+                self.model, recipe, optimizer=self.optimizer, **options
+            )
+
+    def step(self, step: int, loss: Tensor | None = None) -> None:
+        backward(loss_of(self.model, step, dist.get_rank()) if loss is None else loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def train(self, steps: range) -> list[bytes]:
+        for step in steps:
+            self.step(step)
+        return weights(self.net)
+
+
+def train(recipe: Recipe | None, steps: int, **options: Any) -> list[bytes]:
+    """The weights of this rank after DDP training."""
+    return Trainer(recipe, **options).train(range(steps))
+
+
+def virtual(
+    recipe: Recipe,
+    workers: int,
+    steps: int,
+    *,
+    net: nn.Module | None = None,
+    optimizer: Callable[[nn.Module], Optimizer] = plain_sgd,
+) -> list[bytes]:
+    """What ``train`` must give, computed in one process."""
+    net = network() if net is None else net
+    cluster = tw.VirtualCluster(net, optimizer(net), recipe, workers=workers)
+    for step in range(steps):
+        cluster.step(partial(loss_of, net, step))
+    return weights(net)
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """Its products of 16-bit numbers use instructions that some virtual machines do not have."""
+    torch.backends.mkldnn.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(_enabled=True)  # type: ignore[no-untyped-call]
+
+
+def floats(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.float32)
