@@ -33,12 +33,15 @@ from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe, clan, dense, dgc, doublesqueeze
+from thinwire.worker.compression import Compression
 from thinwire.worker.ddp import compress_ddp
+from thinwire.worker.stats import Stats
 from thinwire.worker.virtual import VirtualCluster
 
 __all__ = [
     "BFloat16",
     "Clip",
+    "Compression",
     "Compressor",
     "ConfigError",
     "CorruptPayloadError",
@@ -60,6 +63,7 @@ __all__ = [
     "Refused",
     "RemoteProtocolError",
     "Residual",
+    "Stats",
     "ThinwireError",
     "TopK",
     "TransportClosed",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -181,6 +181,11 @@ class Compressor:
             registry.add(push.wire_id, push.payload, mean, weight=weight)
         return self.compress_piece(piece, mean, step=step, learning_rate=learning_rate, view=True)
 
+    def prepare(self, pieces: Iterable[Piece]) -> None:
+        """Make the state of these pieces now: a checkpoint is loaded into what is there."""
+        for piece in pieces:
+            self._find_state(piece)
+
     def undo_step(self, step: int) -> None:
         """Make the state what it was before ``step``, the newest one: its update is not applied."""
         for name, saved_at in self._saved_at.items():
@@ -241,6 +246,13 @@ class Compressor:
         return find_fusion(codec, self._feedback) if self._fuse else None
 
     def _state(self, piece: Piece, step: int) -> FusedState:
+        state = self._find_state(piece)
+        if self._undo and self._saved_at.get(piece.name) != step:
+            self._saved[piece.name] = state.save_into(self._saved.get(piece.name))
+            self._saved_at[piece.name] = step
+        return state
+
+    def _find_state(self, piece: Piece) -> FusedState:
         state = self._states.get(piece.name)
         if state is None:
             state = self._states[piece.name] = FusedState(self._feedback.init(piece.numel))
@@ -248,9 +260,6 @@ class Compressor:
                 if buffer.dim() == 1:
                     _native.prefer_huge_pages(buffer)
         check_numel(piece, state)
-        if self._undo and self._saved_at.get(piece.name) != step:
-            self._saved[piece.name] = state.save_into(self._saved.get(piece.name))
-            self._saved_at[piece.name] = step
         return state
 
     def _seed_for(self, codec: Codec, piece: Piece, moment: Moment) -> int:

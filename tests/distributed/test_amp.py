@@ -18,6 +18,7 @@ from tests.distributed.training import (
     RECIPES,
     Trainer,
     backward,
+    exchange_state,
     floats,
     loss_of,
     network,
@@ -65,8 +66,7 @@ def test_P9_the_scale_may_change_and_changes_nothing(name: str) -> None:
 
 
 def states(trainer: Trainer) -> dict[str, bytes]:
-    assert trainer.compression is not None
-    exchange = trainer.compression.state_dict()["exchange"]
+    exchange = exchange_state(trainer.compression)
     return {
         f"{side}/{name}/{key}": buffer.numpy().tobytes()
         for side, parameters in exchange.items()

@@ -22,8 +22,10 @@ from tests.distributed.training import (
     Trainer,
     backward,
     batch,
+    exchange_state,
     floats,
     loss_of,
+    momentum_sgd,
     network,
     plain_sgd,
     train,
@@ -54,8 +56,7 @@ def train_branches() -> tuple[list[bytes], float]:
     rank = dist.get_rank()
     for step in range(6):
         trainer.step(step, trainer.model(batch(step, rank), both=rank == 0 and step < 3))
-    assert trainer.compression is not None
-    push = trainer.compression.state_dict()["exchange"]["push"]
+    push = exchange_state(trainer.compression)["push"]
     return weights(trainer.net), float(push["second.weight"]["residual"].norm())
 
 
@@ -187,7 +188,7 @@ def train_compiled(outside: bool) -> tuple[list[bytes], list[str]]:
         backward(loss_of(handle, step, dist.get_rank()))
         optimizer.step()
         optimizer.zero_grad()
-    return weights(net), list(compression.state_dict()["exchange"]["push"])
+    return weights(net), list(exchange_state(compression)["push"])
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -212,10 +213,6 @@ def train_channels_last() -> list[bytes]:
 def test_channels_last() -> None:
     first, second = run(train_channels_last, ranks=2)
     assert first == second
-
-
-def momentum_sgd(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
 
 
 def nesterov_sgd(net: nn.Module) -> torch.optim.Optimizer:

@@ -15,6 +15,8 @@ from torch.optim.optimizer import Optimizer
 
 import thinwire as tw
 from thinwire.recipe import Recipe
+from thinwire.worker.compression import Compression
+from thinwire.worker.state import ExchangeState
 
 RECIPES = {
     "1 bit": tw.doublesqueeze(tw.OneBit()),
@@ -50,6 +52,10 @@ def weights(net: nn.Module) -> list[bytes]:
 
 def plain_sgd(net: nn.Module) -> Optimizer:
     return tw.optim.SGD(net.parameters(), lr=0.05)
+
+
+def momentum_sgd(net: nn.Module) -> Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
 
 
 class Trainer:
@@ -104,6 +110,13 @@ def virtual(
     for step in range(steps):
         cluster.step(partial(loss_of, net, step))
     return weights(net)
+
+
+def exchange_state(compression: Compression | None) -> ExchangeState:
+    """What this rank owes."""
+    assert compression is not None
+    (own,) = compression.state_dict().values()
+    return own["exchange"]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import thinwire as tw
+from tests.distributed.training import exchange_state
 from thinwire.worker.compression import Compression
 
 RECIPE = tw.dgc(0.05, momentum=0.9)
@@ -67,7 +68,7 @@ def weights(net: nn.Module) -> list[bytes]:
 
 def residuals(compression: Compression) -> bytes:
     """Everything that this rank alone remembers of its gradients."""
-    found = _tensors(compression.state_dict()["exchange"])
+    found = _tensors(exchange_state(compression))
     return b"".join(tensor.numpy().tobytes() for tensor in found)
 
 

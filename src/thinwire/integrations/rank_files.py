@@ -32,7 +32,7 @@ def load(
     everyones = list(folder.glob(f"{name}_rank_*.pt"))
     if own.exists():
         state = torch.load(own, weights_only=True)
-        if state["workers"] == ranks:
+        if f"rank {rank} of {ranks}" in state:
             compression.load_state_dict(state)
             return True
     if everyones:

@@ -35,6 +35,7 @@ class AllGather:
         self._numbers = {piece: number for number, piece in enumerate(pieces)}
         self.tally = Tally()
         self.worker = WorkerSide(recipe, rank=self._link.rank, workers=self._link.size, seed=seed)
+        self.worker.compressor.prepare(pieces)
 
     def push(self, unit: Unit) -> Transit:
         transit, link, round_ = Transit(unit), self._link, unit.round
@@ -73,10 +74,11 @@ class AllGather:
         return {"push": by_parameter(self._pieces, self.worker.compressor.state_dict()), "pull": {}}
 
     def load_state_dict(self, state: ExchangeState) -> None:
-        self.worker.compressor.load_state_dict(by_piece(self._pieces, state["push"]))
+        self.worker.compressor.load_state_dict(by_piece(self._pieces, state.get("push", {})))
+        self.worker.compressor.prepare(self._pieces)
 
     def load_state_dicts(self, states: Sequence[ExchangeState]) -> None:
-        pushes = [state["push"] for state in states if state]
+        pushes = [state.get("push", {}) for state in states if state]
         own = reassign(pushes, workers=self._link.size)[self._link.rank]
         self.load_state_dict({"push": own, "pull": {}})
 

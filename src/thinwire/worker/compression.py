@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from thinwire.errors import ConfigError
+from thinwire.errors import ConfigError, WorkerLost
 from thinwire.gradient.pieces import batches
 from thinwire.worker.bucket import Bucket, Step, UnitJob
+from thinwire.worker.checkpoint import read_states
 from thinwire.worker.pipeline import Pipeline
 from thinwire.worker.staging import Staging
 from thinwire.worker.state import ExchangeState
@@ -25,13 +28,17 @@ if TYPE_CHECKING:
     from torch.amp import GradScaler
 
 
-class CompressionState(TypedDict):
+class RankState(TypedDict):
     """One rank's state, in plain tensors and numbers."""
 
     steps: int
     rank: int
     workers: int
     exchange: ExchangeState
+
+
+CompressionState = dict[str, RankState]
+"""By rank: ``{"rank 0 of 4": ...}``. Ranks differ, and none must be taken for another."""
 
 
 class Compression:
@@ -55,52 +62,65 @@ class Compression:
         self._order = {piece: number for number, piece in enumerate(team.pieces)}
         self._exchange, self._links = team.exchange, team.links
         self._rank, self._workers = team.rank, team.size
+        self._own_key = f"rank {team.rank} of {team.size}"
         self._optimizer, self._scaler = optimizer, scaler
         self._whole_gradient_first = whole_gradient_first
         self._deadline = deadline_seconds
         self._staging = Staging()
-        self._pipeline = Pipeline(["encode", "serve", "decode"])
+        self._pipeline = Pipeline(["encode", "serve", "decode"], on_error=self._tell)
         self._step = Step(0, None)
         self._closed = False
         self.steps = 0
         self.overflowed_steps = 0
 
     def state_dict(self) -> CompressionState:
-        """This rank's state: save one per rank."""
-        return {
+        """This rank's state: save one per rank, or all with ``torch.distributed.checkpoint``."""
+        state: RankState = {
             "steps": self.steps,
             "rank": self._rank,
             "workers": self._workers,
             "exchange": self._exchange.state_dict(),
         }
+        return {self._own_key: state}
 
     def load_state_dict(self, state: CompressionState) -> None:
         """Continue where this rank's ``state_dict`` was made."""
-        found = (state["rank"], state["workers"])
-        if found != (self._rank, self._workers):
+        if self._own_key not in state:
             raise ConfigError(
-                f"this is the state of rank {found[0]} of {found[1]}, but here is rank "
-                f"{self._rank} of {self._workers}: give load_state_dicts the states of all ranks"
+                f"this is the state of {', '.join(state)}, but here is {self._own_key}: give "
+                "load_state_dicts the states of all ranks"
             )
-        self._exchange.load_state_dict(state["exchange"])
-        self.steps = state["steps"]
+        own = state[self._own_key]
+        self._exchange.load_state_dict(own.get("exchange", {}))
+        self.steps = own["steps"]
 
-    def load_state_dicts(self, states: Sequence[CompressionState]) -> None:
+    def load_state_dicts(self, states: Iterable[CompressionState]) -> None:
         """Continue from the states of all ranks of a run, whatever their number was.
 
         If it differs, what they owe is shared out anew, so that its mean stays the same.
         """
-        states = sorted(states, key=lambda state: state["rank"])
-        if not states or [s["rank"] for s in states] != list(range(states[0]["workers"])):
+        every = {key: state for one in states for key, state in one.items()}
+        ordered = sorted(every.values(), key=lambda state: state["rank"])
+        ranks = [state["rank"] for state in ordered]
+        if not ordered or any(state["workers"] != len(ranks) for state in ordered):
             raise ConfigError(
-                f"states of ranks {[state['rank'] for state in states]}: those of all ranks of one "
-                "run are needed, each once"
+                f"states of {', '.join(every)}: those of all ranks of one run go here"
             )
-        if len(states) == self._workers:
-            self.load_state_dict(states[self._rank])
+        if len(ranks) == self._workers:
+            self.load_state_dict(every)
             return
-        self._exchange.load_state_dicts([state["exchange"] for state in states])
-        self.steps = states[0]["steps"]
+        # torch.distributed.checkpoint leaves out what is empty.
+        self._exchange.load_state_dicts([state.get("exchange", {}) for state in ordered])
+        self.steps = ordered[0]["steps"]
+
+    def load_distributed(
+        self, checkpoint_id: str | os.PathLike[str], *, key: str = "compression"
+    ) -> None:
+        """Continue from what ``torch.distributed.checkpoint.save({key: compression}, ...)`` saved.
+
+        For any number of ranks; all must call it.
+        """
+        self.load_state_dicts([read_states(checkpoint_id, key=key)])
 
     def stats(self) -> Stats:
         """What happened so far, on this rank. Call it between steps."""
@@ -127,8 +147,12 @@ class Compression:
 
     def wait(self) -> None:
         """Wait until all gradients are exchanged; raise what went wrong. Backward does it, too."""
-        # A unit waits at most once in each of the three stages; only a bug waits longer.
-        self._pipeline.drain(deadline_seconds=4 * self._deadline, what=f"step {self.steps}")
+        # A unit waits at most once or twice in each of the three stages; only a bug waits longer.
+        self._pipeline.drain(deadline_seconds=12 * self._deadline, what=f"step {self.steps}")
+
+    def check(self) -> None:
+        """Raise what went wrong in an earlier step, if anything did."""
+        self._pipeline.check()
 
     def close(self) -> None:
         """Stop. The model cannot be trained after that. Does not wait for other ranks."""
@@ -198,6 +222,15 @@ class Compression:
                 end_of_step=end,
             )
             self._pipeline.submit(job)
+
+    def _tell(self, error: BaseException) -> None:
+        """Say to all why this rank stops: else they would wait for it, and blame it."""
+        text = str(error)
+        if not isinstance(error, WorkerLost):
+            kind = type(error).__name__
+            text = f"rank {dist.get_rank()} stopped at step {self._step.number}: {kind}: {error}"
+        for link in self._links:
+            link.leave(text, step=self._step.number)
 
     def _end_step(self, step: Step) -> None:
         if not step.finite:

@@ -87,6 +87,8 @@ def compress_ddp(
         return compression.take(bucket)
 
     ddp.register_comm_hook(state=None, hook=thinwire_hook)
+    # After a failed backward DDP itself would only say that its internal state is wrong.
+    ddp.register_forward_pre_hook(lambda module, inputs: compression.check())
     return compression
 
 

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
 
 from thinwire.errors import RemoteProtocolError, WorkerLost
 from thinwire.wire import frame
 from thinwire.wire.frame import Frame
-from thinwire.wire.messages import Message, encode_into
+from thinwire.wire.messages import Leave, Message, Reason, decode, encode_into
 from thinwire.worker.buffers import Buffers
+
+LEAVE_NBYTES = 1 << 12
+"""Room for the frame that says why a rank leaves, which may come instead of any other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A message on its way, from or to ``rank``. Its buffer belongs to it until it is done."""
+    """A message on its way, from or to ``rank``. Its buffer belongs to it until it is done.
+
+    ``work`` is an error if it could not even begin: that is raised by whoever waits for it.
+    """
 
     rank: int
-    work: dist.Work | None
+    work: dist.Work | RuntimeError
     buffer: Tensor
 
 
@@ -33,14 +43,20 @@ class Link:
     may wait.
     """
 
-    def __init__(self, ranks: Sequence[int], *, deadline_seconds: float) -> None:
-        """``ranks`` are global ones; all of them must make their link at the same time."""
+    def __init__(
+        self, ranks: Sequence[int], *, deadline_seconds: float, grace_seconds: float = 0.0
+    ) -> None:
+        """``ranks`` are global ones; all of them must make their link at the same time.
+
+        Peers have ``grace_seconds`` more to send than to take a frame, because they may have to
+        wait for others themselves: they shall have the time to say for whom.
+        """
         self._deadline = timedelta(seconds=deadline_seconds)
+        self._patience = timedelta(seconds=deadline_seconds + grace_seconds)
         self.ranks = list(ranks)
-        self._group = dist.new_group(
-            self.ranks, timeout=self._deadline, backend="gloo", use_local_synchronization=True
-        )
+        self._group = _new_group(self.ranks, self._deadline)
         self._buffers = Buffers()
+        self._last_words: list[Pending] = []
         self.rank = self.ranks.index(dist.get_rank())
         self.size = len(self.ranks)
         self.peers = [rank for rank in range(self.size) if rank != self.rank]
@@ -59,18 +75,29 @@ class Link:
 
     def receive(self, rank: int, *, most_nbytes: int) -> Pending:
         """Start to receive a frame of at most ``most_nbytes``."""
-        buffer = self._buffers.take(most_nbytes)
+        buffer = self._buffers.take(max(most_nbytes, LEAVE_NBYTES))
         # A message shorter than a header must not be completed by what was here before.
         buffer[: frame.HEADER_NBYTES] = 0
-        return Pending(rank, dist.irecv(buffer, self.ranks[rank], group=self._group), buffer)
+        try:
+            work = self._group.recv([buffer], rank, 0)
+        except RuntimeError as error:
+            return Pending(rank, error, buffer)
+        return Pending(rank, work, buffer)
 
     def frame(self, pending: Pending, *, step: int, what: str) -> Frame:
         """Wait for a frame, of this step. It is a view of the buffer of ``pending``."""
-        self._wait(pending, "sent nothing", what)
+        self._wait(pending, self._patience, f"sent nothing for {what}")
         data = pending.buffer.numpy().data
-        nbytes = frame.frame_nbytes(data)
+        try:
+            nbytes = frame.frame_nbytes(data)
+            found = frame.unpack(data[:nbytes])
+            message = decode(found) if found.kind == Leave.kind else None
+        except RemoteProtocolError as error:
+            who = f"rank {self.ranks[pending.rank]}"
+            raise RemoteProtocolError(f"{who} sent no valid frame for {what}: {error}") from error
         self.received_nbytes += nbytes
-        found = frame.unpack(data[:nbytes])
+        if isinstance(message, Leave):
+            raise WorkerLost(message.text)
         if (found.worker, found.step) != (pending.rank, step):
             raise RemoteProtocolError(
                 f"a frame of rank {self.ranks[pending.rank]} says rank {found.worker}, step "
@@ -81,15 +108,19 @@ class Link:
     def finish(self, sent: Sequence[Pending], *, what: str) -> None:
         """Wait until frames are sent, and let their buffers be used again."""
         for pending in sent:
-            self._wait(pending, "took nothing", what)
+            self._wait(pending, self._deadline, f"did not take {what}")
         self.give_back(sent)
 
     def give_back(self, used: Iterable[Pending]) -> None:
         """Let the buffers of messages that are done be used again."""
         self._buffers.give(*{id(pending.buffer): pending.buffer for pending in used}.values())
 
-    def close(self) -> None:
-        dist.destroy_process_group(self._group)
+    def leave(self, text: str, *, step: int) -> None:
+        """Tell peers, instead of what they wait for, why this rank stops. Any thread may; once."""
+        short = text.encode(errors="replace")[:1000].decode(errors="ignore")
+        message = Leave(Reason.LOST, short)
+        # Kept, because a buffer must live until it is sent: not before the peer waits for it.
+        self._last_words = self.send_all(message, step=step, most_nbytes=LEAVE_NBYTES)
 
     def _write(self, buffer: Tensor, message: Message, step: int) -> int:
         view = buffer.numpy().data
@@ -97,16 +128,38 @@ class Link:
 
     def _start(self, rank: int, buffer: Tensor, nbytes: int) -> Pending:
         self.sent_nbytes += nbytes
-        work = dist.isend(buffer[:nbytes], self.ranks[rank], group=self._group)
+        try:
+            work = self._group.send([buffer[:nbytes]], rank, 0)
+        except RuntimeError as error:
+            return Pending(rank, error, buffer)
         return Pending(rank, work, buffer)
 
-    def _wait(self, pending: Pending, verb: str, what: str) -> None:
+    def _wait(self, pending: Pending, longest: timedelta, what: str) -> None:
         try:
-            if pending.work is not None:
-                pending.work.wait(self._deadline)
+            if isinstance(pending.work, RuntimeError):
+                raise pending.work
+            pending.work.wait(longest)
         except RuntimeError as error:
-            seconds = self._deadline.total_seconds()
+            reason = str(error).partition(". This is typically caused by")[0]
             raise WorkerLost(
-                f"rank {self.ranks[pending.rank]} {verb} within {seconds:g} s, or is gone: "
-                f"waited for {what} ({error})"
+                f"rank {self.ranks[pending.rank]} is gone, or {what}, within "
+                f"{longest.total_seconds():g} s ({reason})"
             ) from error
+
+
+_groups_made: Counter[tuple[int, ...]] = Counter()
+
+
+def _new_group(ranks: Sequence[int], deadline: timedelta) -> dist.ProcessGroup:
+    """A gloo group that torch.distributed keeps no list of.
+
+    ``dist.new_group`` wants all ranks of the program, or names a group by how many groups its
+    members have seen, which differs among them: only the first rank of a host talks to others.
+    """
+    key = tuple(ranks)
+    _groups_made[key] += 1
+    members = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    name = f"thinwire/{members}/{_groups_made[key]}"
+    store = PrefixStore(name, dist.distributed_c10d._get_default_store())
+    group = dist.ProcessGroupGloo(store, key.index(dist.get_rank()), len(key), deadline)
+    return cast(dist.ProcessGroup, group)  # which its stub does not say

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from thinwire.errors import TransportTimeout
@@ -23,11 +24,13 @@ class Job(Protocol):
 class Pipeline:
     """Each stage has a thread, which does that stage of one job after the other.
 
-    After an error no stage of any job runs any more; ``check`` and ``drain`` raise it. Threads are
-    daemons: one that waits for a dead peer does not keep the program alive.
+    After an error no stage of any job runs any more; ``check`` and ``drain`` raise it, and
+    ``on_error`` is told of the first. Threads are daemons: one that waits for a dead peer does not
+    keep the program alive.
     """
 
-    def __init__(self, stages: Sequence[str]) -> None:
+    def __init__(self, stages: Sequence[str], *, on_error: Callable[[BaseException], None]) -> None:
+        self._on_error = on_error
         self._queues: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in stages]
         self._idle = threading.Condition()
         self._left = 0
@@ -91,7 +94,12 @@ class Pipeline:
             if always or self._error is None:
                 work()
         except BaseException as error:
-            self._error = self._error or error
+            with self._idle:
+                first = self._error is None
+                self._error = self._error or error
+            if first:
+                with suppress(Exception):  # the error itself matters more
+                    self._on_error(error)
 
     def _count_down(self) -> None:
         with self._idle:

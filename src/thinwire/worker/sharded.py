@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thinwire.compressor import Encoded
-from thinwire.errors import WorkerLost
 from thinwire.gradient.pieces import Piece
 from thinwire.gradient.placement import place
 from thinwire.recipe import Recipe
 from thinwire.wire.body import Entry
-from thinwire.wire.messages import Leave, Push, Reason, Update
+from thinwire.wire.messages import Push, Update
 from thinwire.worker.exchange import Transit, Unit
 from thinwire.worker.link import Link, Pending
 from thinwire.worker.sides import (
@@ -23,9 +22,6 @@ from thinwire.worker.sides import (
 )
 from thinwire.worker.state import ExchangeState, by_parameter, by_piece, join_pieces, reassign
 from thinwire.worker.stats import Tally
-
-LEAVE_NBYTES = 1 << 12
-"""Room for the frame that says why a rank leaves."""
 
 
 class Sharded:
@@ -47,6 +43,7 @@ class Sharded:
         self.tally = Tally()
         self.worker = WorkerSide(recipe, rank=self._rank, workers=self._size, seed=seed)
         self.server = ServerSide(recipe, workers=self._size, seed=seed)
+        self._prepare()
 
     def push(self, unit: Unit) -> Transit:
         transit, link = Transit(unit), self._push_link
@@ -64,7 +61,7 @@ class Sharded:
         unit, link = transit.unit, self._update_link
         for rank in link.peers:
             if share := self._share(unit, rank):
-                most = max(LEAVE_NBYTES, self.server.most_nbytes(share, unit.round.step))
+                most = self.server.most_nbytes(share, unit.round.step)
                 transit.updates[rank] = link.receive(rank, most_nbytes=most)
         if own := self._share(unit, self._rank):
             transit.own = self._answers(own, transit)
@@ -97,16 +94,24 @@ class Sharded:
         }
 
     def load_state_dict(self, state: ExchangeState) -> None:
-        self.worker.compressor.load_state_dict(by_piece(self._pieces, state["push"]))
-        self.server.compressor.load_state_dict(state["pull"])
+        self.worker.compressor.load_state_dict(by_piece(self._pieces, state.get("push", {})))
+        self.server.compressor.load_state_dict(state.get("pull", {}))
+        self._prepare()
 
     def load_state_dicts(self, states: Sequence[ExchangeState]) -> None:
         states = [state for state in states if state]
-        pushes = reassign([state["push"] for state in states], workers=self._size)
-        pulls = by_piece(self._pieces, join_pieces([state["pull"] for state in states]))
-        mine = {piece.name for piece, owner in self._owners.items() if owner == self._rank}
-        pull = {name: state for name, state in pulls.items() if name in mine}
+        pushes = reassign([state.get("push", {}) for state in states], workers=self._size)
+        pulls = join_pieces([state.get("pull", {}) for state in states])
+        mine = {piece.name for piece in self._owned()}
+        pull = {n: state for n, state in by_piece(self._pieces, pulls).items() if n in mine}
         self.load_state_dict({"push": pushes[self._rank], "pull": pull})
+
+    def _prepare(self) -> None:
+        self.worker.compressor.prepare(self._pieces)
+        self.server.compressor.prepare(self._owned())
+
+    def _owned(self) -> list[Piece]:
+        return [piece for piece in self._pieces if self._owners[piece] == self._rank]
 
     def _share(self, unit: Unit, rank: int) -> list[Piece]:
         return [piece for piece in unit.pieces if self._owners[piece] == rank]
@@ -130,11 +135,7 @@ class Sharded:
         return self._push_link.send(rank, message, step=round_.step, most_nbytes=most)
 
     def _answers(self, own: Sequence[Piece], transit: Transit) -> list[Encoded]:
-        try:
-            pushes = [self._push_of(rank, own, transit) for rank in range(self._size)]
-        except WorkerLost as error:
-            self._tell(error, transit.unit)
-            raise
+        pushes = [self._push_of(rank, own, transit) for rank in range(self._size)]
         answers = self.server.answer(own, pushes, transit.unit.round)
         self._push_link.give_back(transit.pushes.values())
         return answers
@@ -152,8 +153,3 @@ class Sharded:
         unit = transit.unit
         frame = self._update_link.frame(transit.updates[rank], step=unit.round.step, what=unit.what)
         return read(frame, Update, numbers=self._numbers_of(share), pieces=share)
-
-    def _tell(self, error: WorkerLost, unit: Unit) -> None:
-        """Say instead of an update who is missing: else the others would blame this rank."""
-        message = Leave(Reason.LOST, str(error)[:500])
-        self._update_link.send_all(message, step=unit.round.step, most_nbytes=LEAVE_NBYTES)

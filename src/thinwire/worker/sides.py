@@ -15,12 +15,12 @@ from thinwire import _native
 from thinwire.codec import registry
 from thinwire.codec.dense import Float32
 from thinwire.compressor import Compressor, Encoded
-from thinwire.errors import RemoteProtocolError, WorkerLost
+from thinwire.errors import RemoteProtocolError
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.wire.body import Entry
 from thinwire.wire.frame import HEADER_NBYTES, Frame
-from thinwire.wire.messages import Leave, Push, Update, decode
+from thinwire.wire.messages import Push, Update, decode
 
 Kind = TypeVar("Kind", Push, Update)
 
@@ -117,8 +117,6 @@ def read(
 ) -> list[Encoded]:
     """What a message brings, which must be for just these pieces. Payloads are views of it."""
     message = decode(frame)
-    if isinstance(message, Leave):
-        raise WorkerLost(message.text)
     if not isinstance(message, kind):
         raise RemoteProtocolError(f"exchange: {type(message).__name__}, expected {kind.__name__}")
     found = [(entry.piece, entry.numel) for entry in message.entries]

@@ -28,6 +28,10 @@ HIERARCHIES = ("flat", "host")
 
 _JOIN_NBYTES = 1 << 12
 
+MOST_GRACE_SECONDS = 10.0
+"""Who waits for a rank that waits for others must not give up first: it would blame the wrong one.
+So each link on the way is waited for longer than the one before, by this or by the deadline."""
+
 
 @dataclass(frozen=True, slots=True)
 class Team:
@@ -57,13 +61,20 @@ def gather_team(
     settings = (list(keys), recipe, exchange, hierarchy, seed, list(ranks))
     digest = hashlib.sha256(repr(settings).encode()).digest()
 
-    def link_pair(members: Sequence[int]) -> tuple[Link, Link]:
-        pair = tuple(Link(members, deadline_seconds=deadline_seconds) for _ in range(2))
-        _check_alike(pair[0], Join(len(ranks), len(pieces), digest, 0))
-        return pair[0], pair[1]
+    grace = min(deadline_seconds, MOST_GRACE_SECONDS)
 
-    inside = link_pair(own) if len(own) > 1 else ()
-    between = link_pair([host[0] for host in hosts]) if dist.get_rank() == own[0] else ()
+    def link_pair(members: Sequence[int], *places: int) -> tuple[Link, Link]:
+        """``places``: how many links come before each of the two."""
+        first, second = (
+            Link(members, deadline_seconds=deadline_seconds, grace_seconds=place * grace)
+            for place in places
+        )
+        _check_alike(first, Join(len(ranks), len(pieces), digest, 0))
+        return first, second
+
+    inside = link_pair(own, 0, 3) if len(own) > 1 else ()
+    leads, places = dist.get_rank() == own[0], (1, 2) if inside else (0, 1)
+    between = link_pair([host[0] for host in hosts], *places) if leads else ()
     exchanging: Exchange | None = None
     if between:
         exchanging = EXCHANGES[exchange](recipe, pieces, between, seed=seed)

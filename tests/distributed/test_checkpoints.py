@@ -1,0 +1,160 @@
+"""State survives: per rank, in torch.distributed.checkpoint, and with other numbers of ranks."""
+
+# ruff: noqa: N802 - a test begins with the number of its invariant, as the invariant is written
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_saver import save
+
+import thinwire as tw
+from tests.distributed.launch import run
+from tests.distributed.training import RECIPES, Trainer, exchange_state, momentum_sgd
+from thinwire.worker.compression import Compression
+from thinwire.worker.state import ExchangeState
+
+STATEFUL = ["1 bit", "dgc", "top-k"]
+
+
+def through_a_file(state: Any) -> Any:
+    """What a checkpoint would give back: plain types only."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def handle(trainer: Trainer) -> Compression:
+    assert trainer.compression is not None
+    return trainer.compression
+
+
+def resume(name: str, at: int, options: dict[str, Any]) -> bool:
+    whole, first, second = (
+        Trainer(RECIPES[name], optimizer=momentum_sgd if name == "dgc" else plain, **options)
+        for plain in [lambda net: torch.optim.SGD(net.parameters(), lr=0.05)] * 3
+    )
+    first.train(range(at))
+    second.net.load_state_dict(through_a_file(first.net.state_dict()))
+    second.optimizer.load_state_dict(through_a_file(first.optimizer.state_dict()))
+    handle(second).load_state_dict(through_a_file(handle(first).state_dict()))
+    return whole.train(range(8)) == second.train(range(at, 8))
+
+
+@pytest.mark.parametrize("exchange", ["sharded", "allgather"])
+@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize("name", STATEFUL)
+def test_S2_resuming_at_any_step_is_bit_identical(name: str, at: int, exchange: str) -> None:
+    assert run(resume, name, at, {"exchange": exchange}, ranks=3) == [True] * 3
+
+
+def residuals_of_ranks(name: str) -> bytes:
+    trainer = Trainer(RECIPES[name])
+    trainer.train(range(3))
+    return exchange_state(trainer.compression)["push"]["2.weight"]["residual"].numpy().tobytes()
+
+
+def test_P5_residuals_differ_between_ranks() -> None:
+    first, second = run(residuals_of_ranks, "1 bit", ranks=2)
+    assert first != second
+
+
+def load_anothers_state() -> str:
+    trainer, other = Trainer(RECIPES["1 bit"]), 1 - dist.get_rank()
+    state = handle(trainer).state_dict()
+    (own,) = state.values()
+    try:
+        handle(trainer).load_state_dict({f"rank {other} of 2": own})
+    except tw.ConfigError as error:
+        return str(error)
+    return "no error"
+
+
+def test_P5_the_state_of_another_rank_is_refused() -> None:
+    first, second = run(load_anothers_state, ranks=2)
+    assert "state of rank 1 of 2, but here is rank 0 of 2" in first
+    assert "state of rank 0 of 2, but here is rank 1 of 2" in second
+
+
+def save_distributed(name: str, folder: str, options: dict[str, Any]) -> ExchangeState:
+    trainer = Trainer(RECIPES[name], **options)
+    trainer.train(range(4))
+    save({"compression": handle(trainer)}, checkpoint_id=folder)
+    return exchange_state(trainer.compression)
+
+
+def load_distributed(name: str, folder: str, options: dict[str, Any]) -> ExchangeState:
+    trainer = Trainer(RECIPES[name], **options)
+    handle(trainer).load_distributed(folder)
+    assert handle(trainer).steps == 4
+    return exchange_state(trainer.compression)
+
+
+def owed(states: list[ExchangeState], name: str, key: str) -> torch.Tensor:
+    """What all ranks together owe for a parameter, in units of the mean."""
+    workers = [state["push"][name][key].double() for state in states if state]
+    total = torch.stack(workers).mean(0)
+    if key != "residual":
+        return total
+    for state in states:
+        for piece, buffers in state.get("pull", {}).items():
+            if piece.partition("[")[0] == name and buffers:
+                start = int(piece.partition("[")[2].partition(":")[0] or 0)
+                part = buffers[key].double()
+                total[start : start + part.numel()] += part
+    return total
+
+
+@pytest.mark.parametrize("exchange", ["sharded", "allgather"])
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (3, 2), (1, 3), (2, 2)])
+@pytest.mark.parametrize("name", STATEFUL)
+def test_S8_another_number_of_ranks_owes_the_same_mean(
+    name: str, before: int, after: int, exchange: str, tmp_path: Path
+) -> None:
+    options = {"exchange": exchange}
+    old = run(save_distributed, name, str(tmp_path), options, ranks=before)
+    new = run(load_distributed, name, str(tmp_path), options, ranks=after)
+    for parameter, buffers in old[0]["push"].items():
+        for key in buffers:
+            was, now = owed(old, parameter, key), owed(new, parameter, key)
+            assert bool(was.any()) or parameter.endswith("bias")
+            torch.testing.assert_close(now, was, rtol=1e-6, atol=1e-8)
+    if before == after:
+        for a, b in zip(old, new, strict=True):
+            assert all(
+                torch.equal(buffer, b["push"][name][key])
+                for name, state in a["push"].items()
+                for key, buffer in state.items()
+            )
+
+
+def train_on(name: str, folder: str) -> list[bytes]:
+    trainer = Trainer(RECIPES[name])
+    handle(trainer).load_distributed(folder)
+    return trainer.train(range(4, 7))
+
+
+def test_training_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    run(save_distributed, "dgc", str(tmp_path), {}, ranks=4)
+    first, second = run(train_on, "dgc", str(tmp_path), ranks=2)
+    assert first == second
+
+
+def load_some() -> str:
+    trainer = Trainer(RECIPES["1 bit"])
+    (own,) = handle(trainer).state_dict().values()
+    try:
+        handle(trainer).load_state_dicts([{"rank 0 of 3": {**own, "workers": 3}}])
+    except tw.ConfigError as error:
+        return str(error)
+    return "no error"
+
+
+def test_states_of_some_ranks_only_are_refused() -> None:
+    assert "those of all ranks" in run(load_some, ranks=1)[0]
