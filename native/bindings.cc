@@ -230,6 +230,20 @@ nb::object onebit_sum_step_encode(const std::vector<nb::object>& payloads, float
   });
 }
 
+std::optional<std::string> float32_sum_into(const std::vector<nb::object>& payloads, float weight, Output out) {
+  const size_t n = numel(out);
+  std::vector<std::unique_ptr<Bytes>> bytes;
+  std::vector<const uint8_t*> data;
+  for (const nb::object& payload : payloads) {
+    bytes.push_back(std::make_unique<Bytes>(payload));
+    if (bytes.back()->size() != 4 * n) return sentence({"nbytes", bytes.back()->size(), 4 * n});
+    data.push_back(bytes.back()->data());
+  }
+  Unlocked unlocked;
+  float32_sum(data.data(), data.size(), n, weight, out.data());
+  return std::nullopt;
+}
+
 void bind_dense(nb::module_& m) {
   nb::enum_<Half>(m, "Half").value("FLOAT16", Half::kFloat16).value("BFLOAT16", Half::kBFloat16);
   m.def("float32_add", [](nb::handle payload, Output out, float weight) {
@@ -238,6 +252,7 @@ void bind_dense(nb::module_& m) {
         [](const uint8_t*, size_t nbytes, size_t n) { return nbytes == 4 * n ? Fault{} : Fault{"nbytes", nbytes, 4 * n}; },
         [&](const uint8_t* data, size_t, size_t n) { float32_add(data, n, weight, out.data()); });
   }, "payload"_a, "out"_a.noconvert(), "weight"_a);
+  m.def("float32_sum", &float32_sum_into, "payloads"_a, "weight"_a, "out"_a.noconvert());
   m.def("half_encode", [](Half kind, Input x) {
     const size_t n = numel(x);
     return make_payload(2 * n, [&](uint8_t* payload) { return half_encode(kind, x.data(), n, payload) ? 2 * n : 0; });
@@ -302,6 +317,10 @@ void bind_sparse(nb::module_& m) {
   m.def("dgc_topk", &dgc_topk_encode, "gradient"_a.noconvert(), "velocity"_a.noconvert(), "residual"_a.noconvert(),
         "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a, "momentum"_a, "nesterov"_a, "mask"_a);
   m.def("nonzero_encode", &nonzero_encode, "x"_a.noconvert());
+  m.def("sparse_check", [](nb::handle payload, size_t n) {
+    const Bytes bytes(payload);
+    return sentence(sparse_check(bytes.data(), bytes.size(), n));
+  }, "payload"_a, "numel"_a);
   m.def("sparse_sum", &sparse_sum, "payloads"_a, "numel"_a, "weight"_a);
   m.def("sparse_decode", [](nb::handle payload, Output out) {
     return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {

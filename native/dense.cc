@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "dispatch.h"
 #include "kernels.h"
@@ -9,6 +11,19 @@ namespace thinwire {
 void float32_add(const uint8_t* src, size_t n, float weight, float* dst) {
   parallel(n, kGrain, count_parts(n, kGrain), [&](Range range) {
     kernels().float32_add(src + 4 * range.begin, range.end - range.begin, weight, dst + range.begin);
+  });
+}
+
+void float32_sum(const uint8_t* const* src, size_t count, size_t n, float weight, float* dst) {
+  constexpr size_t kChunk = 4096;  // elements: stays in the first cache, so dst is written once
+  parallel(n, kGrain, count_parts(n, kGrain), [&](Range range) {
+    alignas(64) float sum[kChunk];
+    for (size_t begin = range.begin; begin < range.end; begin += kChunk) {
+      const size_t size = std::min(kChunk, range.end - begin);
+      std::memset(sum, 0, size * sizeof(float));
+      for (size_t i = 0; i < count; ++i) kernels().float32_add(src[i] + 4 * begin, size, weight, sum);
+      std::memcpy(dst + begin, sum, size * sizeof(float));
+    }
   });
 }
 

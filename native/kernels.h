@@ -56,6 +56,8 @@ enum class Half { kFloat16, kBFloat16 };
 
 // dst[i] += weight * src[i], src being little-endian float32 of any alignment.
 void float32_add(const uint8_t* src, size_t n, float weight, float* dst);
+// dst[i] = weight * src[0][i] + weight * src[1][i] + ..., added to zero in this order. dst may be one of the sources.
+void float32_sum(const uint8_t* const* src, size_t count, size_t n, float weight, float* dst);
 
 // Round to nearest even; what would overflow becomes the largest finite number, so that the error can be fed back.
 // Returns false if x holds an inf or a nan. dst has 2 n bytes.

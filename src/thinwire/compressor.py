@@ -166,19 +166,22 @@ class Compressor:
         weight: float,
         step: int,
         learning_rate: float | None = None,
+        room: Tensor | None = None,
     ) -> Encoded:
-        """Encode ``weight`` times the sum of ``pushes``, in their order: a server's answer."""
+        """Encode ``weight`` times the sum of ``pushes``, in their order: a server's answer.
+
+        ``room`` is memory for the sum, which the payload may be a view of. Float32 pushes may be
+        views of it.
+        """
         moment = Moment(step, self._workers, None, learning_rate)
         codec = self._choose(piece, moment)
         fusion = self._fusion(codec)
         if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
             state = self._state(piece, step)
             payloads = [push.payload for push in pushes]
-            payload = fusion.sum_step(payloads, weight, state, moment)
+            payload = fusion.sum_step(payloads, weight, state, moment, numel=piece.numel)
             return Encoded(codec.wire_id, piece.numel, payload)
-        mean = torch.zeros(piece.numel)
-        for push in pushes:
-            registry.add(push.wire_id, push.payload, mean, weight=weight)
+        mean = _sum_of(pushes, weight, torch.empty(piece.numel) if room is None else room)
         return self.compress_piece(piece, mean, step=step, learning_rate=learning_rate, view=True)
 
     def prepare(self, pieces: Iterable[Piece]) -> None:
@@ -276,6 +279,18 @@ class Compressor:
                 f"but this feedback keeps {sorted(expected)}"
             )
         return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
+
+
+def _sum_of(pushes: Sequence[Encoded], weight: float, out: Tensor) -> Tensor:
+    if all(push.wire_id == Float32.wire_id for push in pushes):
+        Float32.sum([push.payload for push in pushes], out, weight=weight)
+        return out
+    if any(push.wire_id == Float32.wire_id for push in pushes):
+        out = torch.empty_like(out)  # one of them may be a view of it
+    out.zero_()
+    for push in pushes:
+        registry.add(push.wire_id, push.payload, out, weight=weight)
+    return out
 
 
 def is_usable(square: float) -> bool:

@@ -16,8 +16,9 @@ from torch import Tensor
 from thinwire import _native
 from thinwire.codec.base import Codec, Payload, accepted, finite
 from thinwire.codec.sign import OneBit
+from thinwire.codec.sparse import Nonzero
 from thinwire.codec.topk import TopK
-from thinwire.feedback.base import Feedback, Moment, State, stages_of
+from thinwire.feedback.base import Feedback, Moment, NoFeedback, State, stages_of
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
@@ -72,13 +73,21 @@ class Fusion(Protocol):
         """Whether ``sum_step`` takes payloads with these wire ids."""
 
     def sum_step(
-        self, payloads: Sequence[Payload], weight: float, state: FusedState, moment: Moment
+        self,
+        payloads: Sequence[Payload],
+        weight: float,
+        state: FusedState,
+        moment: Moment,
+        *,
+        numel: int,
     ) -> bytearray:
         """The same on ``weight`` times the sum of payloads."""
 
 
 def find_fusion(codec: Codec, feedback: Feedback) -> Fusion | None:
     """The fused form of this pair, if there is one."""
+    if isinstance(codec, Nonzero) and feedback == NoFeedback():
+        return _SparseSum(codec)
     stages = _Stages.of(feedback)
     if stages is None:
         return None
@@ -135,11 +144,17 @@ class _OneBitFusion:
         return self.stages.clip is None and all(i == OneBit.wire_id for i in wire_ids)
 
     def sum_step(
-        self, payloads: Sequence[Payload], weight: float, state: FusedState, moment: Moment
+        self,
+        payloads: Sequence[Payload],
+        weight: float,
+        state: FusedState,
+        moment: Moment,
+        *,
+        numel: int,
     ) -> bytearray:
         residual = state.buffers["residual"]
         for push in payloads:
-            accepted(_native.onebit_check(push, residual.numel()), self.codec.name, residual)
+            accepted(_native.onebit_check(push, numel), self.codec.name, numel)
         payload = _native.onebit_sum_step(
             payloads,
             weight,
@@ -150,6 +165,32 @@ class _OneBitFusion:
             self.stages.residual.keep(state.buffers, moment),
         )
         return finite(payload, self.codec.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _SparseSum:
+    """Lists of elements are merged: the tensor they belong to is never filled."""
+
+    codec: Nonzero
+
+    def step(self, gradient: Tensor, state: FusedState, moment: Moment) -> bytearray:
+        return self.codec.encode(gradient, seed=0)
+
+    def can_sum(self, wire_ids: Iterable[int]) -> bool:
+        return all(i in (TopK.wire_id, Nonzero.wire_id) for i in wire_ids)
+
+    def sum_step(
+        self,
+        payloads: Sequence[Payload],
+        weight: float,
+        state: FusedState,
+        moment: Moment,
+        *,
+        numel: int,
+    ) -> bytearray:
+        for push in payloads:
+            accepted(_native.sparse_check(push, numel), self.codec.name, numel)
+        return finite(_native.sparse_sum(payloads, numel, weight), self.codec.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +228,12 @@ class _TopKFusion:
         return False
 
     def sum_step(
-        self, payloads: Sequence[Payload], weight: float, state: FusedState, moment: Moment
+        self,
+        payloads: Sequence[Payload],
+        weight: float,
+        state: FusedState,
+        moment: Moment,
+        *,
+        numel: int,
     ) -> bytearray:
         raise NotImplementedError("can_sum says no")

@@ -135,6 +135,38 @@ def test_sums_of_different_codecs_are_equal(data: st.DataObject) -> None:
     twins.check_states()
 
 
+@laws
+@given(data=st.data())
+def test_merged_lists_are_sums(data: st.DataObject) -> None:
+    twins = Twins(tw.Nonzero(), tw.NoFeedback())
+    numel = data.draw(st.integers(0, 300) | st.sampled_from([512, 4097]))
+    sparse: list[Codec] = [tw.TopK(0.1), tw.TopK(0.3, "int8"), tw.Nonzero()]
+    for step in range(3):
+        given_ = data.draw(gradients(numel, data.draw(st.integers(1, 4))))
+        chosen = [data.draw(st.sampled_from(sparse)) for _ in given_]
+        pushes = [
+            tw.Encoded(codec.wire_id, numel, codec.encode(gradient, seed=0))
+            for codec, gradient in zip(chosen, given_, strict=True)
+        ]
+        twins.sum(tw.Piece.whole(tw.Key("w", (numel,))), pushes, step=step, rate=0.1)
+
+
+@laws
+@given(data=st.data(), own=st.integers(0, 2))
+def test_a_sum_may_take_the_room_of_one_of_its_pushes(data: st.DataObject, own: int) -> None:
+    """As a rank does that serves: its own push is a view of the place where the mean goes."""
+    numel = data.draw(st.integers(0, 300) | st.sampled_from([4096, 4097, 9000]))
+    given_ = data.draw(gradients(numel, 3))
+    compressor = tw.Compressor(tw.Float32(), tw.NoFeedback())
+    piece = tw.Piece.whole(tw.Key("w", (numel,)))
+    expected = torch.zeros(numel)
+    for gradient in given_:
+        expected += gradient * (1 / 3)
+    pushes = [compressor.compress_piece(piece, g, step=0, view=True) for g in given_]
+    found = compressor.compress_sum(piece, pushes, weight=1 / 3, step=0, room=given_[own])
+    assert same_bits(found.decode(), expected)
+
+
 class Cycle:
     """A policy that takes the next codec at every step."""
 

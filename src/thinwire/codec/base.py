@@ -81,7 +81,7 @@ def finite(payload: bytearray | None, name: str) -> bytearray:
     return payload
 
 
-def accepted(fault: str | None, name: str, out: Tensor) -> None:
+def accepted(fault: str | None, name: str, numel: int) -> None:
     """Raise CorruptPayloadError if a native reader returned a fault."""
     if fault is not None:
-        raise CorruptPayloadError(f"{name}: {fault} ({out.numel()} elements)")
+        raise CorruptPayloadError(f"{name}: {fault} ({numel} elements)")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from thinwire import _native
@@ -31,13 +33,20 @@ class Float32:
     def decode(payload: Payload, out: Tensor) -> None:
         nbytes = len(memoryview(payload))
         fault = f"nbytes: found {nbytes}, expected {4 * out.numel()}"
-        accepted(fault if nbytes != 4 * out.numel() else None, "float32", out)
+        accepted(fault if nbytes != 4 * out.numel() else None, "float32", out.numel())
         # As bytes: a payload may be unaligned, and torch warns of one that is read-only.
-        bytes_of(out)[:] = memoryview(payload).cast("B")
+        source = np.frombuffer(payload, np.uint8)
+        if source.ctypes.data != out.data_ptr():  # a sum may be where it belongs already
+            out.numpy().view(np.uint8)[:] = source
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
-        accepted(_native.float32_add(payload, out, weight), "float32", out)
+        accepted(_native.float32_add(payload, out, weight), "float32", out.numel())
+
+    @staticmethod
+    def sum(payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
+        """Do ``out = weight * (all of them)`` in one pass. ``out`` may be one of them."""
+        accepted(_native.float32_sum(payloads, weight, out), "float32", out.numel())
 
     def max_nbytes(self, numel: int) -> int:
         return 4 * numel
@@ -67,11 +76,13 @@ class Float16:
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
-        accepted(_native.half_decode(_native.Half.FLOAT16, payload, out), "float16", out)
+        accepted(_native.half_decode(_native.Half.FLOAT16, payload, out), "float16", out.numel())
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
-        accepted(_native.half_add(_native.Half.FLOAT16, payload, out, weight), "float16", out)
+        accepted(
+            _native.half_add(_native.Half.FLOAT16, payload, out, weight), "float16", out.numel()
+        )
 
     def max_nbytes(self, numel: int) -> int:
         return 2 * numel
@@ -94,11 +105,13 @@ class BFloat16:
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
-        accepted(_native.half_decode(_native.Half.BFLOAT16, payload, out), "bfloat16", out)
+        accepted(_native.half_decode(_native.Half.BFLOAT16, payload, out), "bfloat16", out.numel())
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
-        accepted(_native.half_add(_native.Half.BFLOAT16, payload, out, weight), "bfloat16", out)
+        accepted(
+            _native.half_add(_native.Half.BFLOAT16, payload, out, weight), "bfloat16", out.numel()
+        )
 
     def max_nbytes(self, numel: int) -> int:
         return 2 * numel

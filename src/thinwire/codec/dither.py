@@ -66,11 +66,11 @@ class Dither:
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
-        accepted(_native.dither_decode(payload, out), "dither", out)
+        accepted(_native.dither_decode(payload, out), "dither", out.numel())
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
-        accepted(_native.dither_add(payload, out, weight), "dither", out)
+        accepted(_native.dither_add(payload, out, weight), "dither", out.numel())
 
     def max_nbytes(self, numel: int) -> int:
         return _native.dither_max_nbytes(numel, self.bits, self._native_levels, self._native_norm)

@@ -64,11 +64,11 @@ class OneBit:
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
-        accepted(_native.onebit_decode(payload, out), "onebit", out)
+        accepted(_native.onebit_decode(payload, out), "onebit", out.numel())
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
-        accepted(_native.onebit_add(payload, out, weight), "onebit", out)
+        accepted(_native.onebit_add(payload, out, weight), "onebit", out.numel())
 
     def max_nbytes(self, numel: int) -> int:
         return _native.onebit_max_nbytes(numel, self.native_block)

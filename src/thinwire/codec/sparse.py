@@ -40,11 +40,11 @@ class Nonzero:
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
-        accepted(_native.sparse_decode(payload, out), "nonzero", out)
+        accepted(_native.sparse_decode(payload, out), "nonzero", out.numel())
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
-        accepted(_native.sparse_add(payload, out, weight), "nonzero", out)
+        accepted(_native.sparse_add(payload, out, weight), "nonzero", out.numel())
 
     def max_nbytes(self, numel: int) -> int:
         return _native.sparse_max_nbytes(numel, numel, _native.Values.FLOAT32)

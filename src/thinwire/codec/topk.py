@@ -67,11 +67,11 @@ class TopK:
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
-        accepted(_native.sparse_decode(payload, out), "topk", out)
+        accepted(_native.sparse_decode(payload, out), "topk", out.numel())
 
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
-        accepted(_native.sparse_add(payload, out, weight), "topk", out)
+        accepted(_native.sparse_add(payload, out, weight), "topk", out.numel())
 
     def max_nbytes(self, numel: int) -> int:
         return _native.sparse_max_nbytes(numel, self.kept(numel), self.native_values)

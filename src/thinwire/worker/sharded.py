@@ -136,7 +136,8 @@ class Sharded:
 
     def _answers(self, own: Sequence[Piece], transit: Transit) -> list[Encoded]:
         pushes = [self._push_of(rank, own, transit) for rank in range(self._size)]
-        answers = self.server.answer(own, pushes, transit.unit.round)
+        # This rank's own gradient is encoded, so its place is free for the sum.
+        answers = self.server.answer(own, pushes, transit.unit.round, room=transit.unit.flat)
         self._push_link.give_back(transit.pushes.values())
         return answers
 

@@ -75,9 +75,16 @@ class ServerSide:
         )
 
     def answer(
-        self, pieces: Sequence[Piece], pushes: Sequence[Sequence[Encoded]], round_: Round
+        self,
+        pieces: Sequence[Piece],
+        pushes: Sequence[Sequence[Encoded]],
+        round_: Round,
+        room: Mapping[str, Tensor] | None = None,
     ) -> list[Encoded]:
-        """``pushes`` are those of each worker, in the order of their ranks."""
+        """``pushes`` are those of each worker, in the order of their ranks.
+
+        ``room`` is memory by parameter name, not needed any more, that payloads may be views of.
+        """
         return [
             self.compressor.compress_sum(
                 piece,
@@ -85,6 +92,7 @@ class ServerSide:
                 weight=self._weight,
                 step=round_.step,
                 learning_rate=round_.learning_rate,
+                room=None if room is None else slice_of(room, piece),
             )
             for piece, *column in zip(pieces, *pushes, strict=True)
         ]

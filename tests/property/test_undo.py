@@ -1,0 +1,55 @@
+"""A step that is undone leaves no trace, whatever the codec and the feedback."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import thinwire as tw
+from tests.cases import RESIDUAL_CHAINS, gradients, laws, same_bits
+from thinwire.codec.base import Codec
+from thinwire.feedback.base import Feedback
+
+CODECS: list[Codec] = [
+    tw.OneBit(),
+    tw.OneBit("l2", 64),
+    tw.TopK(0.1),
+    tw.TopK(0.3, "int8"),
+    tw.Dither(4),
+    tw.Float32(),
+]
+
+
+@pytest.mark.parametrize("feedback", RESIDUAL_CHAINS, ids=repr)
+@laws
+@given(codec=st.sampled_from(CODECS), undone=st.integers(0, 4), data=st.data())
+def test_undoing_a_step_is_not_doing_it(
+    feedback: Feedback, codec: Codec, undone: int, data: st.DataObject
+) -> None:
+    numel = data.draw(st.integers(1, 200))
+    given_ = data.draw(gradients(numel, 5))
+    without, with_ = (tw.Compressor(codec, feedback, undo=undo) for undo in (False, True))
+    for step, gradient in enumerate(given_):
+        if step == undone:
+            with_.compress_all({"w": gradient}, step=step, learning_rate=0.1)
+            with_.undo_step(step)
+            continue
+        payloads = [
+            c.compress_all({"w": gradient}, step=step, learning_rate=0.1)["w"].payload
+            for c in (without, with_)
+        ]
+        assert bytes(payloads[0]) == bytes(payloads[1])
+    after = with_.state_dict().get("w", {})
+    for key, buffer in without.state_dict().get("w", {}).items():
+        assert same_bits(buffer, after[key]), key
+
+
+def test_only_the_newest_step_can_be_undone() -> None:
+    compressor = tw.Compressor(tw.OneBit(), tw.Residual(), undo=True)
+    for step in range(3):
+        compressor.compress("w", torch.randn(100), step=step)
+    before = compressor.state_dict()["w"]["residual"]
+    compressor.undo_step(1)
+    assert torch.equal(compressor.state_dict()["w"]["residual"], before)
