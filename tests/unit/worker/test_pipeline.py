@@ -1,0 +1,105 @@
+"""The pipeline: order, overlap, errors that arrive as themselves, and waits that end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+import thinwire as tw
+from thinwire.worker.pipeline import Pipeline
+
+STAGES = ["first", "second"]
+
+
+def ignore(error: BaseException) -> None:
+    """Where a test looks at errors in another way."""
+
+
+class Recorder:
+    """A job that writes down what is done with it."""
+
+    def __init__(self, log: list[str], name: str, *, fails: Exception | None = None) -> None:
+        self.log, self.name, self.fails = log, name, fails
+        self.stages: Sequence[Callable[[], None]] = (self.first, self.second)
+
+    def first(self) -> None:
+        self.log.append(f"first {self.name}")
+        if self.fails is not None:
+            raise self.fails
+
+    def second(self) -> None:
+        self.log.append(f"second {self.name}")
+
+    def finish(self) -> None:
+        self.log.append(f"finish {self.name}")
+
+
+def test_each_stage_keeps_the_order_of_jobs() -> None:
+    log: list[str] = []
+    pipeline = Pipeline(STAGES, on_error=ignore)
+    for name in "abc":
+        pipeline.submit(Recorder(log, name))
+    pipeline.drain(deadline_seconds=30, what="test")
+    for stage in ("first", "second", "finish"):
+        assert [line[-1] for line in log if line.startswith(stage)] == ["a", "b", "c"]
+
+
+def test_stages_overlap() -> None:
+    """The second stage of one job waits for the first stage of the next: only threads can."""
+    pipeline, reached = Pipeline(STAGES, on_error=ignore), threading.Event()
+
+    class Early(Recorder):
+        def second(self) -> None:
+            assert reached.wait(timeout=30)
+
+    class Late(Recorder):
+        def first(self) -> None:
+            reached.set()
+
+    pipeline.submit(Early([], "early"))
+    pipeline.submit(Late([], "late"))
+    pipeline.drain(deadline_seconds=60, what="test")
+
+
+def test_an_error_is_raised_as_itself_again_and_again_and_every_job_is_finished() -> None:
+    log: list[str] = []
+    told: list[BaseException] = []
+    pipeline, error = Pipeline(STAGES, on_error=told.append), ZeroDivisionError("mine")
+    pipeline.submit(Recorder(log, "a", fails=error))
+    pipeline.submit(Recorder(log, "b"))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError) as raised:
+            pipeline.drain(deadline_seconds=30, what="test")
+        assert raised.value is error
+    with pytest.raises(ZeroDivisionError):
+        pipeline.check()
+    assert told == [error]
+    assert "second a" not in log
+    assert "finish a" in log
+    assert "finish b" in log
+
+
+def test_a_wait_ends_and_says_for_what() -> None:
+    pipeline, release = Pipeline(STAGES, on_error=ignore), threading.Event()
+
+    class Stuck(Recorder):
+        def first(self) -> None:
+            release.wait(timeout=60)
+
+    pipeline.submit(Stuck([], "stuck"))
+    with pytest.raises(tw.TransportTimeout, match=r"step 7: not done after 0\.05 s"):
+        pipeline.drain(deadline_seconds=0.05, what="step 7")
+    release.set()
+    pipeline.drain(deadline_seconds=30, what="step 7")
+
+
+def test_closing_ends_the_threads() -> None:
+    before = threading.active_count()
+    pipeline = Pipeline(STAGES, on_error=ignore)
+    pipeline.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("thinwire"):
+            thread.join(timeout=30)
+    assert threading.active_count() == before
