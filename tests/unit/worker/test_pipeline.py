@@ -96,10 +96,11 @@ def test_a_wait_ends_and_says_for_what() -> None:
 
 
 def test_closing_ends_the_threads() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     pipeline = Pipeline(STAGES, on_error=ignore)
+    own = [thread for thread in threading.enumerate() if thread not in before]
+    assert len(own) == len(STAGES)
     pipeline.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("thinwire"):
-            thread.join(timeout=30)
-    assert threading.active_count() == before
+    for thread in own:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
