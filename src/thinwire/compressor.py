@@ -181,7 +181,8 @@ class Compressor:
             payloads = [push.payload for push in pushes]
             payload = fusion.sum_step(payloads, weight, state, moment, numel=piece.numel)
             return Encoded(codec.wire_id, piece.numel, payload)
-        mean = _sum_of(pushes, weight, torch.empty(piece.numel) if room is None else room)
+        mean = torch.empty(piece.numel) if room is None else room
+        add_up(pushes, weight, mean)
         return self.compress_piece(piece, mean, step=step, learning_rate=learning_rate, view=True)
 
     def prepare(self, pieces: Iterable[Piece]) -> None:
@@ -281,16 +282,17 @@ class Compressor:
         return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
 
 
-def _sum_of(pushes: Sequence[Encoded], weight: float, out: Tensor) -> Tensor:
-    if all(push.wire_id == Float32.wire_id for push in pushes):
+def add_up(pushes: Sequence[Encoded], weight: float, out: Tensor) -> None:
+    """Do ``out = weight * (sum of pushes)``, in their order. float32 ones may be views of it."""
+    dense = [push.wire_id == Float32.wire_id for push in pushes]
+    if all(dense):
         Float32.sum([push.payload for push in pushes], out, weight=weight)
-        return out
-    if any(push.wire_id == Float32.wire_id for push in pushes):
-        out = torch.empty_like(out)  # one of them may be a view of it
-    out.zero_()
+        return
+    total = torch.zeros_like(out) if any(dense) else out.zero_()
     for push in pushes:
-        registry.add(push.wire_id, push.payload, out, weight=weight)
-    return out
+        registry.add(push.wire_id, push.payload, total, weight=weight)
+    if total is not out:
+        out.copy_(total)
 
 
 def is_usable(square: float) -> bool:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from thinwire import _native
-from thinwire.codec import registry
-from thinwire.compressor import Encoded
+from thinwire.compressor import Encoded, add_up
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.wire.messages import Push
 from thinwire.worker.exchange import Transit, Unit
 from thinwire.worker.link import Link
-from thinwire.worker.sides import WorkerSide, entries, read, slice_of
+from thinwire.worker.parcel import Post
+from thinwire.worker.sides import WorkerSide, slice_of
 from thinwire.worker.state import ExchangeState, by_parameter, by_piece, reassign
 from thinwire.worker.stats import Tally
 
@@ -29,42 +27,36 @@ class AllGather:
         self, recipe: Recipe, pieces: Sequence[Piece], links: tuple[Link, Link], *, seed: int
     ) -> None:
         """Only the first of ``links`` is used."""
-        self._link = links[0]
+        self._post = Post(links[0], pieces)
         self._keeps_state = recipe.keeps_state
         self._pieces = pieces
-        self._numbers = {piece: number for number, piece in enumerate(pieces)}
         self.tally = Tally()
-        self.worker = WorkerSide(recipe, rank=self._link.rank, workers=self._link.size, seed=seed)
+        rank, workers = links[0].rank, links[0].size
+        self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
         self.worker.compressor.prepare(pieces)
 
     def push(self, unit: Unit) -> Transit:
-        transit, link, round_ = Transit(unit), self._link, unit.round
-        most = self.worker.most_nbytes(unit.pieces, round_.step)
-        transit.pushes = {r: link.receive(r, most_nbytes=most) for r in link.peers}
-        transit.own = self.worker.push(unit.pieces, unit.flat, round_)
-        self.tally.push(unit.pieces, transit.own)
-        numbered = entries([self._numbers[piece] for piece in unit.pieces], transit.own)
-        message = Push(round_.step, round_.learning_rate or 0.0, numbered)
-        transit.sent_pushes = link.send_all(message, step=round_.step, most_nbytes=most)
+        transit, peers, pieces = Transit(unit), self._post.link.peers, unit.pieces
+        most = self.worker.most_nbytes(pieces, unit.round.step)
+        transit.pushes = {rank: self._post.expect(rank, pieces, most) for rank in peers}
+        transit.own = self.worker.push(pieces, unit.flat, unit.round)
+        self.tally.push(pieces, transit.own)
+        transit.sent_pushes = self._post.send(peers, Push, pieces, transit.own, unit.round)
         return transit
 
     def answer(self, transit: Transit) -> None:
         """Nobody serves."""
 
     def receive(self, transit: Transit) -> bool:
-        unit, link, finite = transit.unit, self._link, True
-        pushes = [self._push_of(rank, transit) for rank in range(link.size)]
-        for rank in link.peers:
-            self.tally.pull(unit.pieces, pushes[rank])
+        unit, finite = transit.unit, True
+        pushes = self._hear(transit)
+        # This rank's own payloads may be views of where the mean goes, and are sent from there.
+        self._post.link.finish(transit.sent_pushes, what=unit.what)
         for piece, *column in zip(unit.pieces, *pushes, strict=True):
-            # Not into its place at once: this rank's own push may be a view of it.
-            mean = torch.zeros(piece.numel)
-            for push in column:
-                registry.add(push.wire_id, push.payload, mean, weight=1 / link.size)
-            slice_of(unit.flat, piece).copy_(mean)
+            mean = slice_of(unit.flat, piece)
+            add_up(column, 1 / self._post.link.size, mean)
             finite = finite and (not self._keeps_state or _native.all_finite(mean))
-        link.finish(transit.sent_pushes, what=unit.what)
-        link.give_back(transit.pushes.values())
+        self._post.give_back(transit.pushes.values())
         return finite
 
     def undo(self, step: int) -> None:
@@ -79,13 +71,15 @@ class AllGather:
 
     def load_state_dicts(self, states: Sequence[ExchangeState]) -> None:
         pushes = [state.get("push", {}) for state in states if state]
-        own = reassign(pushes, workers=self._link.size)[self._link.rank]
+        own = reassign(pushes, workers=self._post.link.size)[self._post.link.rank]
         self.load_state_dict({"push": own, "pull": {}})
 
-    def _push_of(self, rank: int, transit: Transit) -> Sequence[Encoded]:
-        if rank == self._link.rank:
-            return transit.own
-        unit = transit.unit
-        frame = self._link.frame(transit.pushes[rank], step=unit.round.step, what=unit.what)
-        numbers = [self._numbers[piece] for piece in unit.pieces]
-        return read(frame, Push, numbers=numbers, pieces=unit.pieces)
+    def _hear(self, transit: Transit) -> list[Sequence[Encoded]]:
+        """The pushes of all ranks, in the order of ranks."""
+        post, unit = self._post, transit.unit
+        for parcel in transit.pushes.values():
+            post.open(parcel, Push, step=unit.round.step, what=unit.what)
+        heard = {r: post.contents(parcel, what=unit.what) for r, parcel in transit.pushes.items()}
+        for push in heard.values():
+            self.tally.pull(unit.pieces, push)
+        return [heard.get(rank, transit.own) for rank in range(post.link.size)]

@@ -16,6 +16,7 @@ from torch import Tensor
 from thinwire.compressor import Encoded
 from thinwire.gradient.pieces import Piece
 from thinwire.worker.link import Pending
+from thinwire.worker.parcel import Parcel
 from thinwire.worker.sides import Round, WorkerSide
 from thinwire.worker.state import ExchangeState
 from thinwire.worker.stats import Tally
@@ -47,8 +48,8 @@ class Transit:
 
     unit: Unit
     own: Sequence[Encoded] = ()
-    pushes: dict[int, Pending] = field(default_factory=dict)
-    updates: dict[int, Pending] = field(default_factory=dict)
+    pushes: dict[int, Parcel] = field(default_factory=dict)
+    updates: dict[int, Parcel] = field(default_factory=dict)
     sent_pushes: list[Pending] = field(default_factory=list)
     sent_updates: list[Pending] = field(default_factory=list)
 

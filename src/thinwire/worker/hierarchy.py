@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thinwire.codec import registry
 from thinwire.codec.dense import Float32, bytes_of
-from thinwire.compressor import Encoded
-from thinwire.wire.frame import HEADER_NBYTES
+from thinwire.compressor import Encoded, add_up
+from thinwire.gradient.pieces import Piece
 from thinwire.wire.messages import Push, Update
 from thinwire.worker.exchange import Exchange, Transit, Unit
 from thinwire.worker.link import Link
-from thinwire.worker.sides import WorkerSide, decode_into, entries, read, slice_of
+from thinwire.worker.parcel import Post, frame_nbytes
+from thinwire.worker.sides import WorkerSide, decode_into, slice_of
 from thinwire.worker.state import ExchangeState
 from thinwire.worker.stats import Tally
 
@@ -26,36 +26,33 @@ LEADER = 0
 class Leader:
     """The rank of a host that talks to other hosts."""
 
-    def __init__(self, between: Exchange, links: tuple[Link, Link]) -> None:
+    def __init__(
+        self, between: Exchange, pieces: Sequence[Piece], links: tuple[Link, Link]
+    ) -> None:
         """``between`` joins the leaders; ``links`` join this host, up and down."""
         self._between = between
         self.tally, self.worker = between.tally, between.worker
-        self._up, self._down = links
+        self._up, self._down = (Post(link, pieces) for link in links)
 
     def push(self, unit: Unit) -> Transit:
-        most = dense_nbytes(unit)
-        heard = [self._up.receive(rank, most_nbytes=most) for rank in self._up.peers]
-        weight = 1 / self._up.size
-        for piece in unit.pieces:
-            slice_of(unit.flat, piece).mul_(weight)
-        for pending in heard:
-            frame = self._up.frame(pending, step=unit.round.step, what=unit.what)
-            pushes = read(frame, Push, numbers=range(len(unit.pieces)), pieces=unit.pieces)
-            for piece, push in zip(unit.pieces, pushes, strict=True):
-                out = slice_of(unit.flat, piece)
-                registry.add(push.wire_id, push.payload, out, weight=weight)
-        self._up.give_back(heard)
+        post, own = self._up, dense(unit)
+        parcels = [post.expect(rank, unit.pieces, dense_nbytes(unit)) for rank in post.link.peers]
+        for parcel in parcels:
+            post.open(parcel, Push, step=unit.round.step, what=unit.what)
+        heard = [own, *(post.contents(parcel, what=unit.what) for parcel in parcels)]
+        for piece, *column in zip(unit.pieces, *heard, strict=True):
+            add_up(column, 1 / post.link.size, slice_of(unit.flat, piece))
+        post.give_back(parcels)
         return self._between.push(unit)
 
     def answer(self, transit: Transit) -> None:
         self._between.answer(transit)
 
     def receive(self, transit: Transit) -> bool:
-        unit = transit.unit
+        unit, link = transit.unit, self._down.link
         finite = self._between.receive(transit)
-        message = Update(unit.round.step + 1, entries(range(len(unit.pieces)), dense(unit)))
-        sent = self._down.send_all(message, step=unit.round.step, most_nbytes=dense_nbytes(unit))
-        self._down.finish(sent, what=unit.what)
+        sent = self._down.send(link.peers, Update, unit.pieces, dense(unit), unit.round)
+        link.finish(sent, what=unit.what)
         return finite
 
     def undo(self, step: int) -> None:
@@ -74,33 +71,30 @@ class Leader:
 class Follower:
     """A rank that leaves the exchange, and all state of it, to the leader of its host."""
 
-    def __init__(self, links: tuple[Link, Link]) -> None:
-        self._up, self._down = links
+    def __init__(self, pieces: Sequence[Piece], links: tuple[Link, Link]) -> None:
+        self._up, self._down = (Post(link, pieces) for link in links)
         self.tally = Tally()
         self.worker: WorkerSide | None = None
 
     def push(self, unit: Unit) -> Transit:
-        transit, round_, encoded = Transit(unit), unit.round, dense(unit)
+        transit, encoded = Transit(unit), dense(unit)
         self.tally.push(unit.pieces, encoded)
-        rate = round_.learning_rate or 0.0
-        message = Push(round_.step, rate, entries(range(len(unit.pieces)), encoded))
-        most = dense_nbytes(unit)
-        transit.sent_pushes = [self._up.send(LEADER, message, step=round_.step, most_nbytes=most)]
+        transit.sent_pushes = self._up.send([LEADER], Push, unit.pieces, encoded, unit.round)
         return transit
 
     def answer(self, transit: Transit) -> None:
         """Followers do not serve, but can be told from here on."""
-        most = dense_nbytes(transit.unit)
-        transit.updates = {LEADER: self._down.receive(LEADER, most_nbytes=most)}
+        unit = transit.unit
+        transit.updates = {LEADER: self._down.expect(LEADER, unit.pieces, dense_nbytes(unit))}
 
     def receive(self, transit: Transit) -> bool:
-        unit, pending = transit.unit, transit.updates[LEADER]
-        frame = self._down.frame(pending, step=unit.round.step, what=unit.what)
-        update = read(frame, Update, numbers=range(len(unit.pieces)), pieces=unit.pieces)
+        unit, parcel = transit.unit, transit.updates[LEADER]
+        self._down.open(parcel, Update, step=unit.round.step, what=unit.what, room=unit.flat)
+        update = self._down.contents(parcel, what=unit.what)
         decode_into(unit.flat, unit.pieces, update)
         self.tally.pull(unit.pieces, update)
-        self._up.finish(transit.sent_pushes, what=unit.what)
-        self._down.give_back([pending])
+        self._up.link.finish(transit.sent_pushes, what=unit.what)
+        self._down.give_back([parcel])
         return True
 
     def undo(self, step: int) -> None:
@@ -124,4 +118,4 @@ def dense(unit: Unit) -> list[Encoded]:
 
 def dense_nbytes(unit: Unit) -> int:
     """Room for a frame of all pieces as they are."""
-    return HEADER_NBYTES + 64 * (1 + len(unit.pieces)) + 4 * sum(p.numel for p in unit.pieces)
+    return frame_nbytes(4 * sum(piece.numel for piece in unit.pieces), len(unit.pieces))

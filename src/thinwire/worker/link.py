@@ -11,7 +11,7 @@ from typing import cast
 
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from thinwire.errors import RemoteProtocolError, WorkerLost
 from thinwire.wire import frame
@@ -21,6 +21,9 @@ from thinwire.worker.buffers import Buffers
 
 LEAVE_NBYTES = 1 << 12
 """Room for the frame that says why a rank leaves, which may come instead of any other."""
+
+_FRAMES, _BESIDE = 0, 1
+"""Tags: messages of each kind arrive in order, whatever is between them of the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Pending:
     rank: int
     work: dist.Work | RuntimeError
     buffer: Tensor
+    pooled: bool = True
+    """Whether the buffer is one of the link's own, to be used again."""
 
 
 class Link:
@@ -62,27 +67,50 @@ class Link:
         self.peers = [rank for rank in range(self.size) if rank != self.rank]
         self.sent_nbytes = self.received_nbytes = 0
 
-    def send(self, rank: int, message: Message, *, step: int, most_nbytes: int) -> Pending:
-        """Start to send a frame of at most ``most_nbytes``."""
-        buffer = self._buffers.take(most_nbytes)
-        return self._start(rank, buffer, self._write(buffer, message, step))
+    def send(
+        self,
+        ranks: Iterable[int],
+        message: Message,
+        *,
+        step: int,
+        most_nbytes: int,
+        beside: Sequence[Tensor] = (),
+    ) -> list[Pending]:
+        """Start to send a frame of at most ``most_nbytes`` to ``ranks``, from one buffer.
 
-    def send_all(self, message: Message, *, step: int, most_nbytes: int) -> list[Pending]:
-        """Start to send every peer the same frame. All of them share one buffer."""
+        Bytes that go ``beside`` it are sent from where they are: they must stay until that is done.
+        """
         buffer = self._buffers.take(most_nbytes)
         nbytes = self._write(buffer, message, step)
-        return [self._start(rank, buffer, nbytes) for rank in self.peers]
+        return [
+            pending
+            for rank in ranks
+            for pending in (
+                self._start(rank, buffer, nbytes),
+                *(self._start(rank, one, one.numel(), beside=True) for one in beside),
+            )
+        ]
 
     def receive(self, rank: int, *, most_nbytes: int) -> Pending:
         """Start to receive a frame of at most ``most_nbytes``."""
         buffer = self._buffers.take(max(most_nbytes, LEAVE_NBYTES))
         # A message shorter than a header must not be completed by what was here before.
         buffer[: frame.HEADER_NBYTES] = 0
-        try:
-            work = self._group.recv([buffer], rank, 0)
-        except RuntimeError as error:
-            return Pending(rank, error, buffer)
-        return Pending(rank, work, buffer)
+        return self._expect(rank, buffer, _FRAMES)
+
+    def receive_beside(self, rank: int, nbytes: int, room: Tensor | None) -> Pending:
+        """Start to receive what comes beside a frame that has come: into ``room`` if it is given.
+
+        In the order in which it was sent. The thread that waits for frames may do it.
+        """
+        self.received_nbytes += nbytes
+        if room is not None:
+            return self._expect(rank, room, _BESIDE, pooled=False)
+        return self._expect(rank, self._buffers.take(nbytes), _BESIDE)
+
+    def arrived(self, pending: Pending, *, what: str) -> None:
+        """Wait for what comes beside a frame."""
+        self._wait(pending, self._patience, f"sent only a part of {what}")
 
     def frame(self, pending: Pending, *, step: int, what: str) -> Frame:
         """Wait for a frame, of this step. It is a view of the buffer of ``pending``."""
@@ -113,26 +141,34 @@ class Link:
 
     def give_back(self, used: Iterable[Pending]) -> None:
         """Let the buffers of messages that are done be used again."""
-        self._buffers.give(*{id(pending.buffer): pending.buffer for pending in used}.values())
+        pooled = {id(pending.buffer): pending.buffer for pending in used if pending.pooled}
+        self._buffers.give(*pooled.values())
 
     def leave(self, text: str, *, step: int) -> None:
         """Tell peers, instead of what they wait for, why this rank stops. Any thread may; once."""
         short = text.encode(errors="replace")[:1000].decode(errors="ignore")
         message = Leave(Reason.LOST, short)
         # Kept, because a buffer must live until it is sent: not before the peer waits for it.
-        self._last_words = self.send_all(message, step=step, most_nbytes=LEAVE_NBYTES)
+        self._last_words = self.send(self.peers, message, step=step, most_nbytes=LEAVE_NBYTES)
 
     def _write(self, buffer: Tensor, message: Message, step: int) -> int:
         view = buffer.numpy().data
         return encode_into(view, message, run=1, epoch=1, worker=self.rank, step=step)
 
-    def _start(self, rank: int, buffer: Tensor, nbytes: int) -> Pending:
+    def _start(self, rank: int, buffer: Tensor, nbytes: int, *, beside: bool = False) -> Pending:
         self.sent_nbytes += nbytes
         try:
-            work = self._group.send([buffer[:nbytes]], rank, 0)
+            work = self._group.send([buffer[:nbytes]], rank, _BESIDE if beside else _FRAMES)
         except RuntimeError as error:
-            return Pending(rank, error, buffer)
-        return Pending(rank, work, buffer)
+            return Pending(rank, error, buffer, pooled=not beside)
+        return Pending(rank, work, buffer, pooled=not beside)
+
+    def _expect(self, rank: int, buffer: Tensor, tag: int, *, pooled: bool = True) -> Pending:
+        try:
+            work = self._group.recv([buffer], rank, tag)
+        except RuntimeError as error:
+            return Pending(rank, error, buffer, pooled)
+        return Pending(rank, work, buffer, pooled)
 
     def _wait(self, pending: Pending, longest: timedelta, what: str) -> None:
         try:
@@ -147,7 +183,16 @@ class Link:
             ) from error
 
 
-_groups_made: Counter[tuple[int, ...]] = Counter()
+_stores_made: Counter[tuple[int, ...]] = Counter()
+
+
+def new_store(ranks: Sequence[int]) -> Store:
+    """A store of these ranks alone, all of which must make theirs in the same order."""
+    key = tuple(ranks)
+    _stores_made[key] += 1
+    members = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    name = f"thinwire/{members}/{_stores_made[key]}"
+    return PrefixStore(name, dist.distributed_c10d._get_default_store())
 
 
 def _new_group(ranks: Sequence[int], deadline: timedelta) -> dist.ProcessGroup:
@@ -156,10 +201,9 @@ def _new_group(ranks: Sequence[int], deadline: timedelta) -> dist.ProcessGroup:
     ``dist.new_group`` wants all ranks of the program, or names a group by how many groups its
     members have seen, which differs among them: only the first rank of a host talks to others.
     """
-    key = tuple(ranks)
-    _groups_made[key] += 1
-    members = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-    name = f"thinwire/{members}/{_groups_made[key]}"
-    store = PrefixStore(name, dist.distributed_c10d._get_default_store())
-    group = dist.ProcessGroupGloo(store, key.index(dist.get_rank()), len(key), deadline)
+    place = list(ranks).index(dist.get_rank())
+    try:
+        group = dist.ProcessGroupGloo(new_store(ranks), place, len(ranks), deadline)
+    except RuntimeError as error:
+        raise WorkerLost(f"one of the ranks {list(ranks)} cannot be reached ({error})") from error
     return cast(dist.ProcessGroup, group)  # which its stub does not say

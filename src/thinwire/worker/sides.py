@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from thinwire import _native
@@ -19,10 +20,16 @@ from thinwire.errors import RemoteProtocolError
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.wire.body import Entry
-from thinwire.wire.frame import HEADER_NBYTES, Frame
+from thinwire.wire.frame import Frame
 from thinwire.wire.messages import Push, Update, decode
 
 Kind = TypeVar("Kind", Push, Update)
+
+BESIDE = 0
+"""In the place of a codec's wire id: the payload is float32, and comes beside the frame."""
+
+LARGE_NBYTES = 1 << 16
+"""From here on a message more costs less than two copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +109,9 @@ class ServerSide:
 
 
 def _most_nbytes(compressor: Compressor, pieces: Sequence[Piece], step: int) -> int:
-    """The largest frame for these pieces: 64 bytes are more than each of their table's rows."""
+    """The largest frame for these pieces: 64 bytes are more than its header, and than each row."""
     payloads = sum(compressor.max_nbytes(piece, step=step) for piece in pieces)
-    return HEADER_NBYTES + 64 * (1 + len(pieces)) + payloads
+    return 64 * (2 + len(pieces)) + payloads
 
 
 def slice_of(flat: Mapping[str, Tensor], piece: Piece) -> Tensor:
@@ -118,6 +125,19 @@ def entries(numbers: Sequence[int], encoded: Sequence[Encoded]) -> tuple[Entry, 
         Entry(number, one.wire_id, one.numel, memoryview(one.payload))
         for number, one in zip(numbers, encoded, strict=True)
     )
+
+
+def without_large(encoded: Sequence[Encoded]) -> tuple[list[Encoded], list[Tensor]]:
+    """What goes into a frame, and the bytes that go beside it: large dense payloads.
+
+    They would be copied into the frame and out of it again, and plain DDP does not do that.
+    """
+    inside, beside = list(encoded), []
+    for i, one in enumerate(encoded):
+        if one.wire_id == Float32.wire_id and one.nbytes >= LARGE_NBYTES:
+            inside[i] = Encoded(BESIDE, one.numel, b"")
+            beside.append(torch.frombuffer(one.payload, dtype=torch.uint8))
+    return inside, beside
 
 
 def read(

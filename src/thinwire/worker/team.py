@@ -6,18 +6,18 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch.distributed as dist
 
-from thinwire.errors import ConfigError, RemoteProtocolError
+from thinwire.errors import ConfigError, WorkerLost
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece, cut, piece_numel_for
 from thinwire.recipe import Recipe
-from thinwire.wire.messages import Join, decode
 from thinwire.worker.allgather import AllGather
 from thinwire.worker.exchange import Exchange
 from thinwire.worker.hierarchy import Follower, Leader
-from thinwire.worker.link import Link
+from thinwire.worker.link import Link, new_store
 from thinwire.worker.sharded import Sharded
 
 EXCHANGES: dict[str, type[Sharded] | type[AllGather]] = {
@@ -25,8 +25,6 @@ EXCHANGES: dict[str, type[Sharded] | type[AllGather]] = {
     "allgather": AllGather,
 }
 HIERARCHIES = ("flat", "host")
-
-_JOIN_NBYTES = 1 << 12
 
 MOST_GRACE_SECONDS = 10.0
 """Who waits for a rank that waits for others must not give up first: it would blame the wrong one.
@@ -60,7 +58,7 @@ def gather_team(
     pieces = cut(keys, most_numel=piece_numel_for(keys, owners=len(hosts)))
     settings = (list(keys), recipe, exchange, hierarchy, seed, list(ranks))
     digest = hashlib.sha256(repr(settings).encode()).digest()
-
+    _check_alike(ranks, digest, deadline_seconds)
     grace = min(deadline_seconds, MOST_GRACE_SECONDS)
 
     def link_pair(members: Sequence[int], *places: int) -> tuple[Link, Link]:
@@ -69,7 +67,6 @@ def gather_team(
             Link(members, deadline_seconds=deadline_seconds, grace_seconds=place * grace)
             for place in places
         )
-        _check_alike(first, Join(len(ranks), len(pieces), digest, 0))
         return first, second
 
     inside = link_pair(own, 0, 3) if len(own) > 1 else ()
@@ -79,7 +76,9 @@ def gather_team(
     if between:
         exchanging = EXCHANGES[exchange](recipe, pieces, between, seed=seed)
     if inside:
-        exchanging = Follower(inside) if exchanging is None else Leader(exchanging, inside)
+        exchanging = (
+            Follower(pieces, inside) if exchanging is None else Leader(exchanging, pieces, inside)
+        )
     if exchanging is None:
         raise ConfigError(f"rank {dist.get_rank()} is none of {list(ranks)}")
     rank = list(ranks).index(dist.get_rank())
@@ -105,19 +104,22 @@ def hosts_of(ranks: Sequence[int]) -> list[list[int]]:
     return list(hosts.values())
 
 
-def _check_alike(link: Link, own: Join) -> None:
-    """Refuse if a peer trains another network, or was given other settings."""
-    what = "compress_ddp, which all ranks must call"
-    heard = {rank: link.receive(rank, most_nbytes=_JOIN_NBYTES) for rank in link.peers}
-    sent = link.send_all(own, step=0, most_nbytes=_JOIN_NBYTES)
-    for rank, pending in heard.items():
-        message = decode(link.frame(pending, step=0, what=what))
-        if not isinstance(message, Join):
-            raise RemoteProtocolError(f"{type(message).__name__}, expected Join")
-        if message != own:
+def _check_alike(ranks: Sequence[int], digest: bytes, deadline_seconds: float) -> None:
+    """Refuse if a rank trains another network, or was given other settings.
+
+    Before any link is made: ranks that disagree may not even want the same ones.
+    """
+    store, own = new_store(ranks), digest.hex()
+    store.set(str(dist.get_rank()), own)
+    for rank in ranks:
+        try:
+            store.wait([str(rank)], timedelta(seconds=deadline_seconds))
+        except RuntimeError as error:
+            raise WorkerLost(
+                f"rank {rank} is gone, or did not call compress_ddp within {deadline_seconds:g} s"
+            ) from error
+        if store.get(str(rank)).decode() != own:
             raise ConfigError(
-                f"rank {link.ranks[rank]} calls compress_ddp with another network, recipe, "
-                "exchange, hierarchy, group or seed than this rank: all must be alike"
+                f"rank {rank} calls compress_ddp with another network, recipe, exchange, "
+                "hierarchy, group or seed than this rank: all must be alike"
             )
-    link.finish(sent, what=what)
-    link.give_back(heard.values())
