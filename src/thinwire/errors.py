@@ -13,6 +13,7 @@ ThinwireError
     TransportClosed
   WorkerLost                        names the rank, its last step and how long ago that was
   Refused                           the peer said no, and why
+  LogError                          a server's log: damaged, in use, or its disk is full
 
 A message says what was found, what was expected, and where.
 """
@@ -80,3 +81,10 @@ class WorkerLost(ThinwireError):
 
 class Refused(ThinwireError):
     """The peer said no; the message is its reason."""
+
+
+class LogError(ThinwireError):
+    """A server's log cannot be read or written.
+
+    Names the file, for damage also the byte offset in it, and says what to do.
+    """

@@ -66,6 +66,7 @@ def train_linear(recipe: Recipe, options: dict[str, Any]) -> Ran:
         loss = trainer.model(step, dist.get_rank())
         loss.backward()
         for name, p in parameters.items():
+            assert p.grad is not None
             applied[name] += p.grad
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()

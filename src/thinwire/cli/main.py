@@ -31,6 +31,9 @@ _COMMANDS = {
         "thinwire.cli.demo", "demo", "See it work: a small GPT, trained on this machine."
     ),
     "bench": _Entry("thinwire.cli.bench", "bench", "Measure the kernels beside memcpy and torch."),
+    "inspect": _Entry(
+        "thinwire.cli.inspect", "inspect", "Show what is in a file of frames, or in a log."
+    ),
 }
 
 

@@ -141,3 +141,8 @@ def frame_nbytes(header: memoryview, *, limits: Limits = DEFAULT_LIMITS) -> int:
             f"frame: body of {nbytes} bytes, the limit is {limits.max_body_nbytes}"
         )
     return HEADER_NBYTES + int(nbytes)
+
+
+def frame_kind(header: memoryview) -> int:
+    """Which message a frame is, from at least its header; not trusted until ``unpack``, either."""
+    return int(_FIELDS.unpack_from(header)[2])
