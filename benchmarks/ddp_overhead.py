@@ -43,7 +43,9 @@ def parse() -> argparse.Namespace:
 def make_step(name: str, options: argparse.Namespace) -> Callable[[], tuple[float, float]]:
     torch.manual_seed(1)
     layers = [nn.Linear(options.width, options.width) for _ in range(options.layers)]
-    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=options.bucket_mb)
+    model = DistributedDataParallel(
+        nn.Sequential(*layers), bucket_cap_mb=options.bucket_mb, gradient_as_bucket_view=True
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     make_recipe = RECIPES[name]
     if make_recipe is not None:

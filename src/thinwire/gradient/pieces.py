@@ -14,7 +14,7 @@ PIECE_NUMEL = 1 << 20
 LEAST_PIECE_NUMEL = 1 << 16
 """Elements below which it does not pay to cut a gradient for the sake of more owners."""
 
-BATCH_NUMEL = 1 << 21
+BATCH_NUMEL = 1 << 22
 """Elements of a batch: small enough that several are on their way at once, large enough that what
 a message costs by itself does not count. A single larger piece is a batch of its own."""
 
