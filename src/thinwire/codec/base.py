@@ -66,6 +66,15 @@ class Adding(Protocol):
         """Do ``out += weight * decoded``, or raise CorruptPayloadError and leave ``out`` alone."""
 
 
+@runtime_checkable
+class Checking(Protocol):
+    """A codec that can tell whether it wrote a payload without decoding it."""
+
+    @staticmethod
+    def check(payload: Payload, numel: int) -> None:
+        """Raise CorruptPayloadError if ``decode`` into ``numel`` elements would."""
+
+
 def is_unbiased(codec: Codec) -> bool:
     return bool(getattr(codec, "unbiased", False))
 

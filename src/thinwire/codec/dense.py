@@ -30,10 +30,14 @@ class Float32:
         return bytearray(bytes_of(x))
 
     @staticmethod
-    def decode(payload: Payload, out: Tensor) -> None:
+    def check(payload: Payload, numel: int) -> None:
         nbytes = len(memoryview(payload))
-        fault = f"nbytes: found {nbytes}, expected {4 * out.numel()}"
-        accepted(fault if nbytes != 4 * out.numel() else None, "float32", out.numel())
+        fault = f"nbytes: found {nbytes}, expected {4 * numel}"
+        accepted(fault if nbytes != 4 * numel else None, "float32", numel)
+
+    @staticmethod
+    def decode(payload: Payload, out: Tensor) -> None:
+        Float32.check(payload, out.numel())
         # As bytes: a payload may be unaligned, and torch warns of one that is read-only.
         source = np.frombuffer(payload, np.uint8)
         if source.ctypes.data != out.data_ptr():  # a sum may be where it belongs already

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from thinwire.codec.base import Adding, Codec, Payload
+from thinwire.codec.base import Adding, Checking, Codec, Payload
 from thinwire.errors import ConfigError, UnknownCodecError
 
 GROUP = "thinwire.codecs"
@@ -85,3 +85,12 @@ def add(wire_id: int, payload: Payload, out: Tensor, *, weight: float) -> None:
     decoded = torch.empty_like(out)
     found.decode(payload, decoded)
     out.add_(decoded.mul_(weight))
+
+
+def check(wire_id: int, payload: Payload, numel: int) -> None:
+    """Raise what ``decode`` would, but decode only where a codec has no way to check."""
+    found = codec_class(wire_id)
+    if isinstance(found, Checking):
+        found.check(payload, numel)
+    else:
+        found.decode(payload, torch.empty(numel))

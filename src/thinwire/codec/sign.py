@@ -67,6 +67,10 @@ class OneBit:
         accepted(_native.onebit_decode(payload, out), "onebit", out.numel())
 
     @staticmethod
+    def check(payload: Payload, numel: int) -> None:
+        accepted(_native.onebit_check(payload, numel), "onebit", numel)
+
+    @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
         accepted(_native.onebit_add(payload, out, weight), "onebit", out.numel())
 

@@ -43,6 +43,10 @@ class Nonzero:
         accepted(_native.sparse_decode(payload, out), "nonzero", out.numel())
 
     @staticmethod
+    def check(payload: Payload, numel: int) -> None:
+        accepted(_native.sparse_check(payload, numel), "nonzero", numel)
+
+    @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
         accepted(_native.sparse_add(payload, out, weight), "nonzero", out.numel())
 

@@ -70,6 +70,10 @@ class TopK:
         accepted(_native.sparse_decode(payload, out), "topk", out.numel())
 
     @staticmethod
+    def check(payload: Payload, numel: int) -> None:
+        accepted(_native.sparse_check(payload, numel), "topk", numel)
+
+    @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
         accepted(_native.sparse_add(payload, out, weight), "topk", out.numel())
 

@@ -1,0 +1,1 @@
+"""A parameter server: what it keeps on disk."""

@@ -1,0 +1,220 @@
+"""Quorum, staleness, exactly once, and the law that nothing is lost."""
+
+# ruff: noqa: N802 - a test begins with the number of its invariant, as the invariant is written
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import thinwire as tw
+from tests.cases import laws
+from thinwire.compressor import Compressor
+from thinwire.gradient.pieces import Piece, cut
+from thinwire.recipe import Recipe
+from thinwire.server.aggregate import Aggregate
+from thinwire.server.rules import Rules
+from thinwire.wire.body import Entry
+from thinwire.wire.messages import Push, Update
+from thinwire.worker.virtual import VirtualExchange
+
+KEYS = [tw.Key("a", (40, 5)), tw.Key("b", (70,))]
+PIECES = dict(enumerate(cut(KEYS, most_numel=128)))
+RECIPES = [
+    tw.doublesqueeze(tw.OneBit()),
+    tw.doublesqueeze(tw.TopK(0.05)),
+    tw.dgc(0.05),
+    tw.clan(tw.Dither(4)),
+    tw.dense(),
+]
+
+
+def gradient(worker: int, step: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + worker)
+    return {key.name: torch.randn(key.numel, generator=generator) for key in KEYS}
+
+
+class Worker:
+    """A worker's side: compresses, and takes back what was refused."""
+
+    def __init__(self, recipe: Recipe, rank: int, workers: int) -> None:
+        self.compressor = Compressor(recipe.push, recipe.push_feedback, rank=rank, workers=workers)
+        self.rank, self.step = rank, 0
+
+    def push(self, version: int) -> tuple[int, Push]:
+        flat = gradient(self.rank, self.step)
+        entries = []
+        for number, piece in PIECES.items():
+            part = flat[piece.key.name][piece.start : piece.stop]
+            one = self.compressor.compress_piece(piece, part, step=self.step)
+            entries.append(Entry(number, one.wire_id, one.numel, memoryview(bytes(one.payload))))
+        self.step += 1
+        return self.step - 1, Push(version, 0.1, tuple(entries))
+
+
+def serve(aggregate: Aggregate, workers: Sequence[Worker]) -> list[Update]:
+    updates = []
+    for worker in workers:
+        step, push = worker.push(aggregate.version)
+        updates += aggregate.count(worker.rank, step, push)
+    return updates
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=repr)
+def test_synchronous_is_the_virtual_exchange_whatever_the_order_of_arrival(recipe: Recipe) -> None:
+    aggregate = Aggregate(recipe, PIECES, Rules.synchronous(3))
+    exchange = VirtualExchange(recipe, KEYS, workers=3, piece_numel=128)
+    workers = [Worker(recipe, rank, 3) for rank in range(3)]
+    for step in range(5):
+        order = [workers[(step + i) % 3] for i in (2, 0, 1)]
+        updates = serve(aggregate, order)
+        shaped = [
+            {key.name: gradient(rank, step)[key.name].view(key.shape) for key in KEYS}
+            for rank in range(3)
+        ]
+        mean = exchange.average(shaped, step=step, learning_rate=0.1).mean
+        found = {entry.piece: entry for update in updates for entry in update.entries}
+        assert sorted(found) == sorted(PIECES)
+        for number, piece in PIECES.items():
+            entry = found[number]
+            decoded = tw.Encoded(entry.codec, entry.numel, entry.payload).decode()
+            expected = mean[piece.key.name].reshape(-1)[piece.start : piece.stop]
+            assert torch.equal(decoded, expected)
+
+
+@laws
+@given(
+    order=st.lists(st.integers(0, 3), min_size=8, max_size=40),
+    quorum=st.integers(1, 4),
+    data=st.data(),
+)
+def test_I4_nothing_is_lost_in_any_order_with_any_quorum(
+    order: list[int], quorum: int, data: st.DataObject
+) -> None:
+    """Applied updates, what the server and the workers owe, and open pushes: all the gradients."""
+    recipe = data.draw(st.sampled_from([RECIPES[0], RECIPES[1], tw.doublesqueeze(tw.Dither(3))]))
+    aggregate = Aggregate(recipe, PIECES, Rules(4, quorum, staleness=1000))
+    workers = [Worker(recipe, rank, 4) for rank in range(4)]
+    known = [-1] * 4
+    applied = {number: torch.zeros(p.numel, dtype=torch.float64) for number, p in PIECES.items()}
+    for rank in order:
+        if aggregate.version == known[rank]:
+            continue  # an honest worker waits for a new version
+        known[rank] = aggregate.version
+        step, push = workers[rank].push(known[rank])
+        for update in aggregate.count(rank, step, push):
+            for entry in update.entries:
+                applied[entry.piece] += tw.Encoded(entry.codec, entry.numel, entry.payload).decode()
+    for number, piece in PIECES.items():
+        total = applied[number] + residual(aggregate.compressor, piece)
+        given_ = torch.zeros(piece.numel, dtype=torch.float64)
+        for worker in workers:
+            total += residual(worker.compressor, piece) / 4
+            for step in range(worker.step):
+                part = gradient(worker.rank, step)[piece.key.name][piece.start : piece.stop]
+                given_ += part.double() / 4
+        for one in aggregate.open[number]:
+            total += one.encoded.decode().double() / 4
+        torch.testing.assert_close(total, given_, rtol=1e-5, atol=1e-4)
+
+
+def residual(compressor: Compressor, piece: Piece) -> Tensor:
+    state = compressor.state_dict().get(piece.name, {})
+    return state["residual"].double() if "residual" in state else torch.zeros(1).double()
+
+
+def test_a_repeated_push_is_not_counted_again() -> None:
+    recipe = RECIPES[0]
+    aggregate = Aggregate(recipe, PIECES, Rules(2, 2, 0))
+    first, second = Worker(recipe, 0, 2), Worker(recipe, 1, 2)
+    step, push = first.push(0)
+    assert aggregate.count(0, step, push) == []
+    assert aggregate.judge(0, step, push).repeated == tuple(PIECES)
+    assert aggregate.count(0, step, push) == []
+    assert len(serve(aggregate, [second])) == 1
+    assert aggregate.count(0, step, push) == []
+    assert aggregate.version == 1
+
+
+def test_a_stale_push_is_refused_and_changes_nothing() -> None:
+    recipe = RECIPES[0]
+    aggregate = Aggregate(recipe, PIECES, Rules(2, 1, staleness=1))
+    slow, fast = Worker(recipe, 0, 2), Worker(recipe, 1, 2)
+    step, push = slow.push(0)
+    for _ in range(2):
+        serve(aggregate, [fast])
+    verdict = aggregate.judge(0, step, push)
+    assert verdict.stale == tuple(PIECES)
+    assert aggregate.count(0, step, push) == []
+    assert aggregate.version == 2
+    assert len(serve(aggregate, [slow])) == 1
+
+
+def test_the_same_pushes_give_the_same_updates() -> None:
+    """What a restarted server relies on."""
+    recipe = RECIPES[1]
+    workers = [Worker(recipe, rank, 3) for rank in range(3)]
+    first, again = (Aggregate(recipe, PIECES, Rules(3, 2, 9)) for _ in range(2))
+    for i in range(12):
+        worker = workers[(i * i) % 3]
+        step, push = worker.push(first.version)
+        if (
+            first.marks.get((worker.rank, 0))
+            and first.marks[worker.rank, 0].version >= push.version
+        ):
+            continue
+        assert first.count(worker.rank, step, push) == again.count(worker.rank, step, push)
+
+
+def entry_for(number: int, payload: bytes, codec: int = 1) -> Entry:
+    return Entry(number, codec, PIECES[number].numel, memoryview(payload))
+
+
+@pytest.mark.parametrize(
+    ("push", "words"),
+    [
+        (Push(0, 0.0, (Entry(99, 1, 4, memoryview(bytes(16))),)), "is not served here"),
+        (Push(0, 0.0, (Entry(0, 1, 4, memoryview(bytes(16))),)), "elements, but that has"),
+        (Push(7, 0.0, (entry_for(0, bytes(4 * PIECES[0].numel)),)), "the newest is 0"),
+        (Push(0, 0.0, (entry_for(0, b"short"),)), "nbytes"),
+        (Push(0, 0.0, (entry_for(0, bytes(9), codec=4),)), "onebit"),
+        (Push(0, 0.0, (entry_for(0, bytes(9), codec=0x7777),)), "no codec"),
+    ],
+)
+def test_what_no_honest_worker_sends_is_refused_before_it_counts(push: Push, words: str) -> None:
+    aggregate = Aggregate(RECIPES[0], PIECES, Rules(2, 2, 0))
+    with pytest.raises(tw.RemoteProtocolError, match=words):
+        aggregate.judge(0, 0, push)
+    assert not aggregate.marks
+
+
+def test_a_second_push_on_the_same_version_is_refused() -> None:
+    aggregate = Aggregate(RECIPES[0], PIECES, Rules(2, 2, 0))
+    worker = Worker(RECIPES[0], 0, 2)
+    for expected in (None, "a second one"):
+        step, push = worker.push(0)
+        if expected is None:
+            aggregate.count(0, step, push)
+        else:
+            with pytest.raises(tw.RemoteProtocolError, match=expected):
+                aggregate.judge(0, step, push)
+
+
+def test_late_workers_are_named() -> None:
+    aggregate = Aggregate(RECIPES[0], PIECES, Rules(4, 4, 0))
+    workers = [Worker(RECIPES[0], rank, 4) for rank in range(4)]
+    serve(aggregate, [workers[2], workers[0]])
+    assert aggregate.late() == {1: [1, 3]}
+
+
+@pytest.mark.parametrize(
+    ("workers", "quorum", "staleness"), [(0, 1, 0), (2, 3, 0), (2, 0, 0), (2, 2, -1)]
+)
+def test_impossible_rules_are_refused(workers: int, quorum: int, staleness: int) -> None:
+    with pytest.raises(tw.ConfigError):
+        Rules(workers, quorum, staleness)
