@@ -1,0 +1,49 @@
+"""``thinwire inspect``: what is in a frame, log or snapshot file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+
+@click.command()
+@click.argument("path", metavar="FILE_OR_FOLDER", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    help="Frames to show of a file, half from its beginning and half from its end.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.File("w", lazy=False),
+    help="Write everything to this file, every frame included.",
+)
+def inspect(path: Path, rows: int, json_file: TextIO | None) -> None:
+    """Show the frames of a file, or the segments and snapshots of a server's log folder.
+
+    Every checksum is checked. Damaged places are shown with file and byte, and the exit code is 1.
+    Nothing is changed. In the log of a running server the newest group may be half-written.
+    """
+    # Here, so that "thinwire inspect --help" does not wait for torch.
+    from thinwire.cli.inspect_view import as_json, print_file, print_folder
+    from thinwire.server.contents import read_contents
+    from thinwire.server.folder import read_folder
+
+    if path.is_dir():
+        folder = read_folder(path)
+        files, problem = folder.files, folder.problem
+        print_folder(folder)
+    else:
+        files, problem = [read_contents(path)], None
+        print_file(files[0], rows=rows)
+    if json_file is not None:
+        json.dump(as_json(files, problem), json_file, indent=1)
+    if problem or any(one.damage for one in files):
+        sys.exit(1)

@@ -1,0 +1,174 @@
+"""What is in a file of frames, for people to look at: values only, printed elsewhere.
+
+Reads without locking and never writes, so a running server may be looked at; its newest group may
+then be found half-written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from thinwire.codec import registry
+from thinwire.errors import LogError, ProtocolError, UnknownCodecError
+from thinwire.server.framefile import FrameFile
+from thinwire.server.marks import Commit, Head, read_mark
+from thinwire.server.scan import Damage, scan
+from thinwire.server.snapshot import HEAD_KIND, TENSOR_KIND, read_snapshot
+from thinwire.server.tensors import read_tensor
+from thinwire.wire.body import Entry
+from thinwire.wire.frame import HEADER_NBYTES, SERVER, Frame
+from thinwire.wire.messages import MESSAGES, Push, Update, decode
+
+_OWN_KINDS = {
+    Head.kind: "segment",
+    Commit.kind: "commit",
+    HEAD_KIND: "snapshot",
+    TENSOR_KIND: "tensor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One frame. ``detail`` is what its body says, but for payloads, or why that is ``refused``."""
+
+    offset: int
+    nbytes: int
+    kind: str
+    run: int
+    epoch: int
+    worker: int | None
+    step: int
+    version: int | None
+    pieces: int | None
+    detail: str
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A file: what it is, its frames, and the first place that cannot be used, if there is one."""
+
+    path: Path
+    what: str
+    nbytes: int
+    rows: list[Row]
+    damage: Damage | None
+
+
+def read_contents(path: Path) -> Contents:
+    """A segment, a snapshot or any other file of frames. Its first frame says which."""
+    with FrameFile(path) as file:
+        try:
+            first = file.read()
+        except ProtocolError as error:
+            return Contents(
+                path, "frames", file.nbytes, [], Damage(path, 0, file.nbytes, str(error))
+            )
+        kind = None if first is None else first.kind
+        file.offset = 0
+        if kind == Head.kind:
+            return _segment(file)
+        contents = _frames(file)
+    return _snapshot(contents) if kind == HEAD_KIND else contents
+
+
+def _segment(file: FrameFile) -> Contents:
+    rows: list[Row] = []
+    found = scan(file.path, lambda offset, frame: rows.append(_row(offset, frame)))
+    damage = found if isinstance(found, Damage) else found.damage
+    return Contents(file.path, "segment", file.nbytes, rows, damage or _refused(file, rows))
+
+
+def _frames(file: FrameFile) -> Contents:
+    rows: list[Row] = []
+    damage = None
+    offset = 0
+    try:
+        while frame := file.read():
+            rows.append(_row(offset, frame))
+            offset = file.offset
+    except ProtocolError as error:
+        damage = Damage(file.path, offset, file.nbytes - offset, str(error))
+    return Contents(file.path, "frames", file.nbytes, rows, damage or _refused(file, rows))
+
+
+def _refused(file: FrameFile, rows: list[Row]) -> Damage | None:
+    """A whole frame that says nothing is damage as well: its sender had a bug."""
+    for row in rows:
+        if row.refused:
+            return Damage(file.path, row.offset, row.nbytes, row.detail, later=row.offset)
+    return None
+
+
+def _snapshot(contents: Contents) -> Contents:
+    damage = contents.damage
+    try:
+        read_snapshot(contents.path, record=contents.rows[0].step)
+    except LogError as error:
+        end = contents.rows[-1].offset + contents.rows[-1].nbytes
+        damage = damage or Damage(contents.path, end, contents.nbytes - end, str(error))
+    return Contents(contents.path, "snapshot", contents.nbytes, contents.rows, damage)
+
+
+def _row(offset: int, frame: Frame) -> Row:
+    name = MESSAGES[frame.kind].__name__ if frame.kind in MESSAGES else f"kind {frame.kind}"
+    refused = False
+    try:
+        version, pieces, detail = _describe(frame)
+    except ProtocolError as error:
+        version, pieces, detail, refused = None, None, str(error), True
+    return Row(
+        offset,
+        HEADER_NBYTES + len(frame.body),
+        _OWN_KINDS.get(frame.kind, name.lower()),
+        frame.run,
+        frame.epoch,
+        None if frame.worker == SERVER else frame.worker,
+        frame.step,
+        version,
+        pieces,
+        detail,
+        refused,
+    )
+
+
+def _describe(frame: Frame) -> tuple[int | None, int | None, str]:
+    """Version, number of pieces, and the rest in words."""
+    if frame.kind == Head.kind:
+        head = read_mark(frame, Head)
+        return head.version, None, f"number {head.number}, first record {head.first}"
+    if frame.kind == Commit.kind:
+        commit = read_mark(frame, Commit)
+        last = commit.first + commit.count - 1
+        return None, None, f"records {commit.first} to {last}, {commit.nbytes} bytes"
+    if frame.kind == HEAD_KIND:
+        return None, None, f"state after {frame.step} records"
+    if frame.kind == TENSOR_KIND:
+        piece, name, tensor = read_tensor(frame.body)
+        return None, None, f"{piece}: {name} {list(tensor.shape)}"
+    return _describe_message(frame)
+
+
+def _describe_message(frame: Frame) -> tuple[int | None, int | None, str]:
+    message = decode(frame)
+    version = getattr(message, "version", None)
+    if isinstance(message, Push | Update):
+        return version, len(message.entries), _codecs(message.entries)
+    text = getattr(message, "text", "")
+    reason = getattr(message, "reason", None)
+    return version, None, text if reason is None else f"{reason.name}: {text}"
+
+
+def _codecs(entries: tuple[Entry, ...]) -> str:
+    counts = Counter(_codec_name(entry.codec) for entry in entries)
+    names = ", ".join(name if n == 1 else f"{n} {name}" for name, n in counts.items())
+    return f"{names}; {sum(entry.numel for entry in entries)} elements" if entries else ""
+
+
+def _codec_name(wire_id: int) -> str:
+    try:
+        return registry.codec_class(wire_id).name
+    except UnknownCodecError:
+        return f"codec {wire_id}"

@@ -1,0 +1,142 @@
+"""What a log folder holds after a stop of any kind. Reads only: cutting is up to the log.
+
+A torn tail is what a crash leaves, and a value. Everything else that is wrong is a LogError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from thinwire.errors import LogError, ProtocolError
+from thinwire.server.framefile import FrameFile
+from thinwire.server.marks import FIRST_KIND
+from thinwire.server.scan import Damage, Scan, scan
+from thinwire.server.segment import find_segments
+from thinwire.server.snapshot import Snapshot, find_snapshots, read_snapshot
+from thinwire.wire.frame import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a server starts from: ``snapshot``, and then ``frames()``, from record ``first`` on.
+
+    ``cut`` is the torn tail, if there was one. ``spoilt`` has a sentence for every snapshot newer
+    than this that cannot be read; an older one and more frames do as well.
+    """
+
+    snapshot: Snapshot | None
+    first: int
+    segments: tuple[Scan, ...]
+    cut: Damage | None
+    spoilt: tuple[str, ...]
+
+    @property
+    def next_record(self) -> int:
+        return self.segments[-1].next_record if self.segments else 0
+
+    def frames(self) -> Iterator[Frame]:
+        """The records after the snapshot, in the order in which they were appended."""
+        for segment in self.segments:
+            if segment.next_record > self.first:
+                yield from _records(segment, skip=self.first - segment.head.first)
+
+
+def _records(segment: Scan, *, skip: int) -> Iterator[Frame]:
+    with FrameFile(segment.path) as file:
+        try:
+            while file.offset < segment.end:
+                frame = file.read()
+                if frame is None or frame.kind >= FIRST_KIND:
+                    continue
+                if skip <= 0:
+                    yield frame
+                skip -= 1
+        except ProtocolError as error:
+            raise LogError(f"log: {file.path}, byte {file.offset}: {error}") from error
+
+
+def recover(folder: Path) -> Recovery:
+    """Read and check all of a log. Raises LogError, with the place, where it is not whole."""
+    found = {number: scan(path) for number, path in find_segments(folder).items()}
+    record, snapshot, spoilt = _newest_snapshot(folder)
+    segments = _undamaged(found, record)
+    _check_chain(segments)
+    cut = segments[-1].damage if segments else None
+    recovery = Recovery(snapshot, record, tuple(segments), cut, spoilt)
+    _check_reach(folder, recovery)
+    return recovery
+
+
+def _newest_snapshot(folder: Path) -> tuple[int, Snapshot | None, tuple[str, ...]]:
+    spoilt: list[str] = []
+    for record, path in reversed(find_snapshots(folder).items()):
+        try:
+            return record, read_snapshot(path, record=record), tuple(spoilt)
+        except LogError as error:
+            spoilt.append(str(error))
+    return 0, None, tuple(spoilt)
+
+
+def _undamaged(found: Mapping[int, Scan | Damage], record: int) -> list[Scan]:
+    segments: list[Scan] = []
+    for number, one in found.items():
+        damage = one if isinstance(one, Damage) else one.damage
+        if damage is not None and not (damage.is_torn_tail and number == max(found)):
+            following = found.get(number + 1)
+            spare = isinstance(following, Scan) and following.head.first <= record
+            raise LogError(f"log: {damage}; it was accepted once. {_advice(damage, spare=spare)}")
+        if isinstance(one, Scan):
+            _check_name(one, number)
+            segments.append(one)
+    return segments
+
+
+def _check_name(segment: Scan, number: int) -> None:
+    if segment.head.number != number:
+        raise LogError(
+            f"log: {segment.path}, byte 0: is segment {segment.head.number}, its name says "
+            f"{number}: give it its name again"
+        )
+
+
+def _advice(damage: Damage, *, spare: bool) -> str:
+    if spare:
+        return (
+            "Restore the file from a copy; or move it and all segments before it away: a snapshot "
+            "has their state, only workers that were away for long will need a checkpoint"
+        )
+    return "Restore the file from a copy, or start with an empty folder from a checkpoint"
+
+
+def _check_chain(segments: Sequence[Scan]) -> None:
+    for before, after in pairwise(segments):
+        if after.head.number != before.head.number + 1:
+            raise LogError(
+                f"log: segments {before.head.number + 1} to {after.head.number - 1} are missing, "
+                f"between {before.path} and {after.path.name}: restore them from a copy"
+            )
+        if after.head.first != before.next_record or after.run != before.run:
+            raise LogError(
+                f"log: {after.path}, byte 0: begins with record {after.head.first} of run "
+                f"{after.run}, expected {before.next_record} of run {before.run}: is it of another "
+                "log? Restore it from a copy"
+            )
+
+
+def _check_reach(folder: Path, found: Recovery) -> None:
+    """The records from the snapshot on must be there, and it must not know more than the log."""
+    begin = found.segments[0].head.first if found.segments else 0
+    run = found.segments[0].run if found.segments else None
+    right_run = found.snapshot is None or found.snapshot.run == run
+    if begin <= found.first <= found.next_record and right_run:
+        return
+    known = "no snapshot" if found.snapshot is None else f"a snapshot of record {found.first}"
+    reasons = "; ".join([*found.spoilt, *([str(found.cut)] if found.cut else [])])
+    raise LogError(
+        f"log: {folder} has records {begin} to {found.next_record} and {known}, so that some are "
+        f"missing{f' ({reasons})' if reasons else ''}: restore the folder from a copy, or start "
+        "with an empty one from a checkpoint"
+    )
