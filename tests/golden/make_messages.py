@@ -11,6 +11,8 @@ from thinwire.wire.body import Entry
 from thinwire.wire.frame import SERVER, Frame, pack
 from thinwire.wire.messages import (
     CatchUp,
+    Describe,
+    Described,
     Heartbeat,
     Join,
     Leave,
@@ -36,6 +38,7 @@ FROM_WORKER: dict[str, Message] = {
     "catch-up": CatchUp(version=0x0102030405060708),
     "heartbeat-worker": Heartbeat(version=9),
     "leave-worker": Leave(Reason.DONE, ""),
+    "describe": Describe(1, 2, "dgc", (Described("fc.weight", (10, 784)), Described("é", ()))),
 }
 FROM_SERVER: dict[str, Message] = {
     "welcome": Welcome(version=12, quorum=3, staleness=2),
@@ -52,7 +55,7 @@ def frame_of(name: str) -> Frame:
     """The frame that the golden file ``name`` holds."""
     message = MESSAGES[name]
     worker = 3 if name in FROM_WORKER else SERVER
-    epoch = 0 if isinstance(message, Join) else 2
+    epoch = 0 if isinstance(message, Join | Describe) else 2
     step = 41 if name in FROM_WORKER or isinstance(message, Refusal) else 0
     return encode(message, run=0x1122334455667788, epoch=epoch, worker=worker, step=step)
 

@@ -12,6 +12,8 @@ from thinwire.wire.body import Entry
 from thinwire.wire.frame import Frame, frame_nbytes, pack, unpack
 from thinwire.wire.messages import (
     CatchUp,
+    Describe,
+    Described,
     Heartbeat,
     Join,
     Leave,
@@ -50,6 +52,15 @@ MESSAGE: st.SearchStrategy[Message] = st.one_of(
     st.builds(CatchUp, U64),
     st.builds(Heartbeat, U64),
     st.builds(Leave, REASON, TEXT),
+    st.builds(
+        lambda server, more, recipe, tensors: Describe(server, server + more, recipe, tensors),
+        st.integers(0, 1000),
+        st.integers(1, 1000),
+        TEXT,
+        st.lists(st.builds(Described, TEXT, st.lists(U32, max_size=4).map(tuple)), max_size=4).map(
+            tuple
+        ),
+    ),
 )
 FRAME = st.builds(
     lambda message, run, epoch, worker, step: encode(
@@ -135,6 +146,7 @@ def lawful(session: Session, version: int) -> st.SearchStrategy[Message]:
         CatchUp: CatchUp(version),
         Heartbeat: Heartbeat(version),
         Leave: Leave(Reason.DONE, ""),
+        Describe: Describe(0, 2, "dense", (Described("w", (3, 4)),)),
     }
     row = SENDS[session.role].get(session.state, {})
     return st.sampled_from([messages[cls] for cls in row])

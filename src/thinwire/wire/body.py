@@ -88,11 +88,11 @@ class Writer:
         self.raw(data)
 
     def pieces(self, pieces: tuple[int, ...]) -> None:
-        self._count(len(pieces))
+        self.count(len(pieces))
         self._parts.extend(_PIECE.pack(piece) for piece in pieces)
 
     def entries(self, entries: tuple[Entry, ...]) -> None:
-        self._count(len(entries))
+        self.count(len(entries))
         most = max((entry.numel for entry in entries), default=0)
         _check_limit(f"{self._where}: numel", most, self._limits.max_numel)
         self._parts.extend(
@@ -101,7 +101,7 @@ class Writer:
         )
         self._parts.extend(entry.payload for entry in entries)
 
-    def _count(self, count: int) -> None:
+    def count(self, count: int) -> None:
         _check_limit(f"{self._where}: count", count, self._limits.max_entries)
         self.uint(count, 4)
 
@@ -160,13 +160,13 @@ class Reader:
             ) from None
 
     def pieces(self) -> tuple[int, ...]:
-        count = self._count()
+        count = self.count()
         table = self._take(count * _PIECE.size, f"a table of {count} pieces")
         return tuple(piece for (piece,) in _PIECE.iter_unpack(table))
 
     def entries(self) -> tuple[Entry, ...]:
         """The table, and the payloads, which must fill the rest of the body exactly."""
-        count = self._count()
+        count = self.count()
         table = self._take(count * _ROW.size, f"a table of {count} entries")
         rows = list(_ROW.iter_unpack(table))
         most = max((numel for _, _, numel, _ in rows), default=0)
@@ -183,7 +183,7 @@ class Reader:
             for (piece, codec, numel, nbytes), end in zip(rows, ends, strict=True)
         )
 
-    def _count(self) -> int:
+    def count(self) -> int:
         count = self.uint(4)
         _check_limit(f"{self._where}: count", count, self._limits.max_entries)
         return count

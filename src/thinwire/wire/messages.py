@@ -51,7 +51,7 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Worker to server, first: what it trains, and the last version that it has applied.
+    """Worker to server: that it takes part, and the last version that it has applied.
 
     ``digest`` is the SHA-256 of names, shapes and recipe. The server sends the updates after
     ``version``.
@@ -263,7 +263,66 @@ class Leave:
         return cls(_read_reason("leave", body), body.text())
 
 
-Message: TypeAlias = Join | Welcome | Push | Update | Refusal | CatchUp | Heartbeat | Leave
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A tensor's name and shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_text("describe", self.name)
+        check_uint("describe: dimensions", len(self.shape), bits=8)
+        for length in self.shape:
+            check_uint("describe: length", length, bits=32)
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Worker to server, first: what it trains, so that a server needs no model of its own.
+
+    ``server`` of ``servers`` is asked: by that and the sizes it knows which pieces are its own.
+    """
+
+    kind: ClassVar[int] = 9
+    server: int
+    servers: int
+    recipe: str
+    tensors: tuple[Described, ...]
+
+    def __post_init__(self) -> None:
+        check_positive("describe: servers", self.servers)
+        check_uint("describe: server", self.server, bits=32)
+        if self.server >= self.servers:
+            raise errors.LocalProtocolError(
+                f"describe: server {self.server}, expected 0..{self.servers - 1}"
+            )
+        check_text("describe", self.recipe)
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.server, 4)
+        body.uint(self.servers, 4)
+        body.text(self.recipe)
+        body.count(len(self.tensors))
+        for tensor in self.tensors:
+            body.text(tensor.name)
+            body.uint(len(tensor.shape), 1)
+            for length in tensor.shape:
+                body.uint(length, 4)
+
+    @classmethod
+    def read(cls, body: Reader) -> Describe:
+        server, servers, recipe = body.uint(4), body.uint(4), body.text()
+        return cls(server, servers, recipe, tuple(_read_tensor(body) for _ in range(body.count())))
+
+
+def _read_tensor(body: Reader) -> Described:
+    return Described(body.text(), tuple(body.uint(4) for _ in range(body.uint(1))))
+
+
+Message: TypeAlias = (
+    Join | Welcome | Push | Update | Refusal | CatchUp | Heartbeat | Leave | Describe
+)
 
 MESSAGES: Mapping[int, type[Message]] = {cls.kind: cls for cls in get_args(Message)}
 

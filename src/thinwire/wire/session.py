@@ -1,9 +1,9 @@
 """Who may say what when, between one worker and one server. It sends nothing and waits for nothing.
 
-A session begins with Join and Welcome and ends with a Leave from each side. Messages cross on the
-wire, so a side that has said Leave still hears what the other said before it heard that; a side
-that was told Leave says only Leave. A frame that breaks a rule makes the session FAILED: all that
-is left to say is Leave, and its owner starts a new session. What still comes for a CLOSED session
+A session begins with Describe, Join and Welcome and ends with a Leave from each side. Messages cross
+on the wire, so a side that has said Leave still hears what the other said before it heard that; a
+side that was told Leave says only Leave. A frame that breaks a rule makes the session FAILED: all
+that is left to say is Leave, and its owner starts a new session. What still comes for a CLOSED session
 is dropped by its owner.
 
 The rules are two tables per role and three orders:
@@ -26,6 +26,7 @@ from thinwire import errors
 from thinwire.wire.frame import DEFAULT_LIMITS, SERVER, Frame, Limits
 from thinwire.wire.messages import (
     CatchUp,
+    Describe,
     Heartbeat,
     Join,
     Leave,
@@ -50,6 +51,7 @@ class State(enum.Enum):
     """How far a session is, as one side knows it."""
 
     NEW = "new"
+    DESCRIBED = "described"  # Describe is said, Join is next
     JOINING = "joining"  # Join is said, not answered
     READY = "ready"
     LEAVING = "leaving"  # this side said Leave, the peer not yet
@@ -67,7 +69,8 @@ _CLOSING: Table = {
 
 SENDS: Mapping[Role, Table] = {
     Role.WORKER: {
-        State.NEW: {Join: State.JOINING},
+        State.NEW: {Describe: State.DESCRIBED, Join: State.JOINING},
+        State.DESCRIBED: {Join: State.JOINING},
         State.READY: {
             Push: State.READY,
             CatchUp: State.READY,
@@ -106,7 +109,8 @@ RECEIVES: Mapping[Role, Table] = {
         },
     },
     Role.SERVER: {
-        State.NEW: {Join: State.JOINING},
+        State.NEW: {Describe: State.DESCRIBED, Join: State.JOINING},
+        State.DESCRIBED: {Join: State.JOINING},
         State.READY: {
             Push: State.READY,
             CatchUp: State.READY,
@@ -185,8 +189,9 @@ class Session:
 
     def _check_sender(self, frame: Frame) -> None:
         """Refuse what was sent to another run, to the server before its restart, or by another."""
-        if self.role is Role.SERVER and self.state is State.NEW:
+        if self.role is Role.SERVER and self.state in (State.NEW, State.DESCRIBED):
             right = frame.run in (0, self.run) and frame.epoch == 0 and frame.worker != SERVER
+            right = right and (self.state is State.NEW or frame.worker == self.worker)
         elif self.role is Role.WORKER and self.epoch == 0:
             right = self.run in (0, frame.run) and 0 not in (frame.run, frame.epoch)
             right = right and frame.worker == SERVER
@@ -201,7 +206,7 @@ class Session:
             )
 
     def _bind(self, frame: Frame, message: Message) -> None:
-        if isinstance(message, Join):
+        if isinstance(message, Describe | Join):
             self.worker = frame.worker
         elif isinstance(message, Welcome):
             self.run, self.epoch = frame.run, frame.epoch

@@ -14,6 +14,8 @@ from thinwire.wire.frame import Frame, Limits
 from thinwire.wire.messages import (
     MESSAGES,
     CatchUp,
+    Describe,
+    Described,
     Heartbeat,
     Join,
     Leave,
@@ -54,7 +56,7 @@ def update(*rows: bytes, payloads: bytes = b"", count: int | None = None) -> byt
 
 
 def test_kinds_are_unique() -> None:
-    assert sorted(MESSAGES) == list(range(1, 9))
+    assert sorted(MESSAGES) == list(range(1, 10))
     assert all(cls.kind == kind for kind, cls in MESSAGES.items())
 
 
@@ -63,6 +65,10 @@ def test_kinds_are_unique() -> None:
     [
         (Join(4, 161, DIGEST, 9), struct.pack("<II32sQ", 4, 161, DIGEST, 9)),
         (Welcome(9, 3, 2), struct.pack("<QII", 9, 3, 2)),
+        (
+            Describe(1, 2, "r", (Described("w", (3, 4)),)),
+            struct.pack("<III1sII1sBII", 1, 2, 1, b"r", 1, 1, b"w", 2, 3, 4),
+        ),
         (
             Push(9, 0.5, (entry(2, b"abc"), entry(7, b"de"))),
             struct.pack("<QdI", 9, 0.5, 2) + row(2, 3) + row(7, 2) + b"abcde",
@@ -99,9 +105,9 @@ def test_payloads_are_read_as_views_of_the_body() -> None:
     assert message.entries[0].payload.obj is body
 
 
-@pytest.mark.parametrize("kind", [0, 9, 255])
+@pytest.mark.parametrize("kind", [0, 10, 255])
 def test_unknown_kinds_are_refused(kind: int) -> None:
-    with pytest.raises(errors.RemoteProtocolError, match=rf"frame: kind {kind}, expected 1\.\.8"):
+    with pytest.raises(errors.RemoteProtocolError, match=rf"frame: kind {kind}, expected 1\.\.9"):
         read(kind, b"")
 
 
@@ -173,6 +179,10 @@ def test_right_learning_rates_are_kept_exactly(rate: float) -> None:
         (lambda: Join(1, 1, DIGEST[:31], 9), "join: digest of 31 bytes, expected 32"),
         (lambda: Join(1, 1, DIGEST, BIG), "join: version"),
         (lambda: Welcome(BIG, 1, 0), "welcome: version"),
+        (lambda: Describe(2, 2, "", ()), "describe: server 2, expected 0..1"),
+        (lambda: Describe(0, 0, "", ()), "describe: servers 0"),
+        (lambda: Described("w", (1 << 32,)), "describe: length"),
+        (lambda: Described("w", (1,) * 256), "describe: dimensions 256"),
         (lambda: Welcome(9, 1, -1), "welcome: staleness -1"),
         (lambda: Push(-1, 0.0, ()), "push: version -1"),
         (lambda: Push(9, 0.0, (entry(3), entry(3))), "push: piece 3 after piece 3"),

@@ -74,7 +74,7 @@ def test_a_leave_crosses_what_was_said_before_it_was_heard() -> None:
 def test_saying_the_wrong_thing_is_our_bug_and_changes_nothing() -> None:
     worker = Session.of_worker(3)
     with pytest.raises(
-        errors.LocalProtocolError, match="Push while the worker is new, expected Join"
+        errors.LocalProtocolError, match="Push while the worker is new, expected Describe, Join"
     ):
         worker.send(Push(9, 0.1, ()))
     assert worker.state is State.NEW

@@ -1,0 +1,171 @@
+"""A transport between threads of one process: the same promises as sockets, without any.
+
+For tests and demonstrations. All state is guarded by one lock, which nobody holds while waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from thinwire.errors import TransportClosed, TransportTimeout
+from thinwire.transport.base import Buffers, PeerGone, PeerId, Received, join
+from thinwire.transport.deadline import Deadline
+from thinwire.transport.limits import DEFAULT_LIMITS, Allowance, TransportLimits
+
+
+class InprocListener:
+    """A server's side, and the place where workers ``connect``."""
+
+    def __init__(self, name: str = "inproc", *, limits: TransportLimits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
+        self.changed = threading.Condition()
+        self._name = name
+        self._peers: dict[PeerId, InprocConnection] = {}  # in the order in which they are served
+        self._gone: deque[PeerGone] = deque()
+        self._made = 0
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        return f"inproc://{self._name}"
+
+    def connect(self) -> InprocConnection:
+        """A new worker's side. TransportClosed if there is no server or no place left."""
+        with self.changed:
+            if self._closed or len(self._peers) >= self.limits.max_peers:
+                found = "is closed" if self._closed else f"has {len(self._peers)} peers, its limit"
+                raise TransportClosed(f"the server at {self.address} {found}")
+            self._made += 1
+            connection = InprocConnection(self)
+            self._peers[PeerId(self._made)] = connection
+            return connection
+
+    def receive(self, *, deadline_seconds: float) -> Received | PeerGone | None:
+        deadline = Deadline(deadline_seconds)
+        with self.changed:
+            while True:
+                self._check_open()
+                event = self._next(time.monotonic())
+                if event is not None or deadline.passed():
+                    return event
+                self.changed.wait(deadline.left_seconds())
+
+    def _next(self, now: float) -> Received | PeerGone | None:
+        for peer, connection in list(self._peers.items()):
+            if connection.pushes:
+                return self._take(peer, connection, now)
+            if connection.ended:
+                self._end(peer, "it closed the connection")
+        return self._gone.popleft() if self._gone else None
+
+    def _take(self, peer: PeerId, connection: InprocConnection, now: float) -> Received | PeerGone:
+        frame = connection.pushes.popleft()
+        connection.spoke = True
+        self.changed.notify_all()
+        why = connection.allowance.take(len(frame), now=now)
+        if why is not None:
+            self._remove(peer)
+            return PeerGone(peer, why)
+        self._peers[peer] = self._peers.pop(peer)  # to the end: everybody gets a turn
+        return Received(peer, memoryview(frame))
+
+    def send(self, peer: PeerId, frame: Buffers) -> None:
+        data = join(frame)
+        self.limits.check_message(len(data))
+        with self.changed:
+            self._check_open()
+            connection = self._peers.get(peer)
+            if connection is None or connection.ended:
+                return
+            waiting = sum(map(len, connection.updates)) + len(data)
+            messages = len(connection.updates) + 1
+            if (
+                waiting > self.limits.max_unsent_nbytes
+                or messages > self.limits.max_unsent_messages
+            ):
+                connection.updates.clear()
+                self._end(peer, f"it does not read: {messages} messages, {waiting} bytes wait")
+                return
+            connection.updates.append(data)
+            self.changed.notify_all()
+
+    def drop(self, peer: PeerId) -> None:
+        with self.changed:
+            if peer in self._peers:
+                self._remove(peer).updates.clear()
+            self._gone = deque(gone for gone in self._gone if gone.peer != peer)
+
+    def close(self) -> None:
+        with self.changed:
+            self._closed = True
+            for peer in list(self._peers):
+                self._remove(peer)
+            self.changed.notify_all()
+
+    def _end(self, peer: PeerId, reason: str) -> None:
+        if self._remove(peer).spoke:
+            self._gone.append(PeerGone(peer, reason))
+
+    def _remove(self, peer: PeerId) -> InprocConnection:
+        connection = self._peers.pop(peer)
+        connection.ended = True
+        self.changed.notify_all()
+        return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportClosed(f"the listener at {self.address} is closed")
+
+
+class InprocConnection:
+    """A worker's side; the listener makes it, and reads and writes its queues."""
+
+    def __init__(self, listener: InprocListener) -> None:
+        self._listener = listener
+        self._changed = listener.changed
+        self._limits = listener.limits
+        self.pushes: deque[bytes] = deque()
+        self.updates: deque[bytes] = deque()
+        self.allowance = Allowance(listener.limits, now=time.monotonic())
+        self.spoke = False
+        self.ended = False
+
+    @property
+    def address(self) -> str:
+        return self._listener.address
+
+    def send(self, frame: Buffers, *, deadline_seconds: float) -> None:
+        deadline = Deadline(deadline_seconds)
+        data = join(frame)
+        self._limits.check_message(len(data))
+        with self._changed:
+            while not self.ended and len(self.pushes) >= self._limits.max_unread_messages:
+                self._wait(deadline, f"sending {len(data)} bytes: not taken by")
+            if self.ended:
+                raise TransportClosed(f"the connection to {self.address} is closed")
+            self.pushes.append(data)
+            self._changed.notify_all()
+
+    def receive(self, *, deadline_seconds: float, what: str = "a frame") -> memoryview:
+        deadline = Deadline(deadline_seconds)
+        with self._changed:
+            while not self.updates:
+                if self.ended:
+                    raise TransportClosed(f"{what}: the connection to {self.address} is closed")
+                self._wait(deadline, f"{what}: nothing from")
+            return memoryview(self.updates.popleft())
+
+    def _wait(self, deadline: Deadline, what: str) -> None:
+        if deadline.passed():
+            raise TransportTimeout(
+                f"{what} the server at {self.address} within {deadline.seconds:g} s"
+            )
+        self._changed.wait(deadline.left_seconds())
+
+    def close(self) -> None:
+        with self._changed:
+            self.ended = True
+            self.updates.clear()
+            self._changed.notify_all()

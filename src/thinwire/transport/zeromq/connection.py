@@ -1,0 +1,167 @@
+"""A worker's connection to a server, over TCP."""
+
+from __future__ import annotations
+
+import time
+
+import zmq
+
+from thinwire.errors import Refused, TransportClosed, TransportTimeout
+from thinwire.transport.address import check_address, check_secured, is_ipv6
+from thinwire.transport.base import Buffers, join
+from thinwire.transport.deadline import Deadline
+from thinwire.transport.keys import WorkerCurve
+from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
+from thinwire.transport.zeromq.auth import secure_worker
+from thinwire.transport.zeromq.port import Port
+
+_RETRY_SECONDS = 0.05
+# How long a wait may overlook what another thread took from the descriptor.
+_LOOK_SECONDS = 0.01
+_FAILED = (
+    zmq.Event.CLOSED
+    | zmq.Event.DISCONNECTED
+    | zmq.Event.CONNECT_RETRIED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+)
+
+
+def connect(
+    address: str,
+    *,
+    deadline_seconds: float,
+    curve: WorkerCurve | None = None,
+    insecure: bool = False,
+    limits: TransportLimits = DEFAULT_LIMITS,
+) -> ZeromqConnection:
+    """Connect to the server at ``tcp://HOST:PORT``, trying again until it answers.
+
+    ``insecure`` allows a server that is not on this machine without keys. Raises TransportTimeout
+    if no server answers in time, Refused if it does not know this worker's key.
+    """
+    check_address(address, least_port=1)
+    check_secured(address, has_keys=curve is not None, insecure=insecure)
+    deadline = Deadline(deadline_seconds)
+    reached = False
+    while True:
+        port = Port(zmq.DEALER, limits=limits, ipv6=is_ipv6(address))
+        try:
+            if curve is not None:
+                secure_worker(port.socket, curve)
+            port.socket.connect(address)
+            last = _shake_hands(port, address, deadline)
+        except BaseException:
+            port.close(lost=True)
+            raise
+        if last is zmq.Event.HANDSHAKE_SUCCEEDED:
+            return ZeromqConnection(port, address, limits)
+        port.close(lost=True)
+        reached = reached or last is not zmq.Event.CLOSED
+        if deadline.passed():
+            raise TransportTimeout(_no_answer(address, deadline, reached, curve is not None))
+        time.sleep(min(_RETRY_SECONDS, deadline.left_seconds()))
+
+
+def _shake_hands(port: Port, address: str, deadline: Deadline) -> zmq.Event:
+    """Wait for the outcome of one attempt: success, or how far it got."""
+    reached = zmq.Event.CLOSED
+    while True:
+        for event, _ in port.monitor_events():
+            if event is zmq.Event.HANDSHAKE_SUCCEEDED:
+                return event
+            if event is zmq.Event.HANDSHAKE_FAILED_AUTH:
+                raise Refused(
+                    f"the server at {address} does not know this worker's key: "
+                    "is it in the server's list of allowed keys?"
+                )
+            if event is zmq.Event.CONNECTED:
+                reached = event
+            elif event & _FAILED:
+                return reached
+        if deadline.passed():
+            return reached
+        port.wait_in(deadline.left_seconds())
+
+
+def _no_answer(address: str, deadline: Deadline, reached: bool, has_keys: bool) -> str:
+    seconds = f"within {deadline.seconds:g} s"
+    if not reached:
+        return (
+            f"no server answered at {address} {seconds}: is it running, and is the address right?"
+        )
+    keys = "is this the server's public key" if has_keys else "does it expect keys"
+    return f"what listens at {address} did not let this worker in {seconds}: {keys}, or is it full?"
+
+
+class ZeromqConnection:
+    """One TCP connection, already up. Made by ``connect``."""
+
+    def __init__(self, port: Port, address: str, limits: TransportLimits) -> None:
+        self._port = port
+        self._address = address
+        self._limits = limits
+        self._lost = False
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def send(self, frame: Buffers, *, deadline_seconds: float) -> None:
+        deadline = Deadline(deadline_seconds)
+        data = join(frame)
+        self._limits.check_message(len(data))
+        while not self._try_send(data):
+            if deadline.passed():
+                raise TransportTimeout(
+                    f"sending {len(data)} bytes: not taken by the server at {self._address} "
+                    f"within {deadline.seconds:g} s"
+                )
+            self._port.wait_out(min(_LOOK_SECONDS, deadline.left_seconds()))
+
+    def _try_send(self, data: bytes) -> bool:
+        with self._port.lock:
+            if self._ended():
+                raise TransportClosed(f"the connection to {self._address} is closed")
+            try:
+                self._port.socket.send(data, zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return False
+            finally:
+                self._port.wake_if_readable()
+            return True
+
+    def receive(self, *, deadline_seconds: float, what: str = "a frame") -> memoryview:
+        deadline = Deadline(deadline_seconds)
+        while True:
+            with self._port.lock:
+                ended = self._ended()  # before the last look: what arrived before the end is there
+                frame = None if self._port.closed else self._try_receive()
+            if frame is not None:
+                return frame
+            if ended:
+                raise TransportClosed(f"{what}: the connection to {self._address} is closed")
+            if deadline.passed():
+                raise TransportTimeout(
+                    f"{what}: nothing from the server at {self._address} "
+                    f"within {deadline.seconds:g} s"
+                )
+            self._port.wait_in(deadline.left_seconds())
+
+    def _try_receive(self) -> memoryview | None:
+        try:
+            part = self._port.socket.recv(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        return part.buffer
+
+    def _ended(self) -> bool:
+        if not self._port.closed:
+            for event, _ in self._port.monitor_events():
+                self._lost = self._lost or event is zmq.Event.DISCONNECTED
+        return self._lost or self._port.closed
+
+    def close(self) -> None:
+        with self._port.lock:
+            lost = self._ended()
+        self._port.close(lost=lost)

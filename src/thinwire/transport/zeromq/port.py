@@ -1,0 +1,112 @@
+"""A ZeroMQ socket and its monitor, which one thread may wait for while others send.
+
+A ZeroMQ socket is not safe for threads, and has no wait that lets go of a lock. Hence: whoever
+touches the socket holds ``lock``, and nobody holds it while waiting for the descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterator
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from thinwire.transport.limits import TransportLimits
+
+# Ten days, twice that with libzmq's jitter: a socket never connects a second time. -1 would say so
+# too, but then libzmq throws away what had arrived and was not read yet.
+_NEVER_MILLISECONDS = 864_000_000
+# What CURVE adds to a message (33 bytes), which libzmq counts as part of it.
+_CURVE_NBYTES = 64
+
+
+class Port:
+    """Owns its context: a context has one list of allowed keys, and ending it ends everything."""
+
+    def __init__(self, kind: int, *, limits: TransportLimits, ipv6: bool) -> None:
+        self.lock = threading.Lock()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(kind)
+        _set_options(self.socket, limits)
+        self.socket.set(zmq.IPV6, ipv6)
+        self._monitor = self.socket.get_monitor_socket()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._socket_fd = int(self.socket.get(zmq.FD))
+        self._fds = (self._socket_fd, int(self._monitor.get(zmq.FD)), self._wake_fd)
+        self.closed = False
+
+    def monitor_events(self) -> Iterator[tuple[zmq.Event, int]]:
+        """What happened to the connections since the last call. With the lock."""
+        while int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
+            message = recv_monitor_message(self._monitor)
+            yield zmq.Event(message["event"]), message["value"]
+
+    def wait_in(self, seconds: float) -> None:
+        """Until there may be something to receive. Without the lock, and by one thread."""
+        _poll(self._fds, seconds)
+        if not self.closed:
+            with self.lock:
+                self._clear_wake()
+
+    def wait_out(self, seconds: float) -> None:
+        """Until there may be room to send. Without the lock, by any thread."""
+        _poll((self._socket_fd,), seconds)
+
+    def wake_if_readable(self) -> None:
+        """Call after sending, with the lock.
+
+        Sending also handles what makes the descriptor readable, so whoever waits for it would
+        sleep on although something has arrived.
+        """
+        if int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            self.wake()
+
+    def wake(self) -> None:
+        if not self.closed:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def _clear_wake(self) -> None:
+        if not self.closed:
+            try:
+                os.eventfd_read(self._wake_fd)
+            except BlockingIOError:
+                return
+
+    def close(self, *, lost: bool = False) -> None:
+        """Waits until what was sent has left, or as long as the socket lingers, unless ``lost``."""
+        with self.lock:
+            if self.closed:
+                return
+            self.wake()
+            self.closed = True
+            self.socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self.socket.close(linger=0 if lost else None)
+            os.close(self._wake_fd)
+        self.context.term()
+
+
+def _set_options(socket: zmq.Socket[bytes], limits: TransportLimits) -> None:
+    milliseconds = 1000
+    socket.set(zmq.LINGER, round(limits.linger_seconds * milliseconds))
+    socket.set(zmq.RCVHWM, limits.max_unread_messages)
+    socket.set(zmq.SNDHWM, limits.max_unsent_messages)
+    socket.set(zmq.MAXMSGSIZE, limits.max_message_nbytes + _CURVE_NBYTES)
+    socket.set(zmq.RECONNECT_IVL, _NEVER_MILLISECONDS)
+    socket.set(zmq.HANDSHAKE_IVL, round(limits.first_frame_seconds * milliseconds))
+    # The kernel asks, not libzmq: 4.3.5 aborts the process (!_io_error) if its heartbeat is due for
+    # a connection that ended while its frames were unread.
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, max(1, round(limits.keepalive_seconds)))
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, max(1, round(limits.keepalive_seconds)))
+    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
+
+
+def _poll(fds: tuple[int, ...], seconds: float) -> None:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    poll.poll(seconds * 1000)

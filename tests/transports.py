@@ -1,0 +1,108 @@
+"""Every transport as a rig: a listener, workers that connect to it, and a way to restart it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from thinwire.transport.base import Connection, Listener, PeerGone, PeerId, Received
+from thinwire.transport.inproc import InprocListener
+from thinwire.transport.keys import ServerCurve, WorkerCurve
+from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
+from thinwire.transport.zeromq import connect, listen, new_keys
+
+DEADLINE_SECONDS = 30.0
+"""For what must happen. Far more than it takes, since the machine may be busy."""
+
+ANY_PORT = "tcp://127.0.0.1:0"
+
+
+@dataclass
+class Rig:
+    """``listen`` is given the address to listen at, or None for any."""
+
+    listen: Callable[[str | None], Listener]
+    dial: Callable[[Listener], Connection]
+    listener: Listener = field(init=False)
+    connections: list[Connection] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.listener = self.listen(None)
+
+    def connect(self) -> Connection:
+        self.connections.append(self.dial(self.listener))
+        return self.connections[-1]
+
+    def restart(self) -> None:
+        self.listener.close()
+        self.listener = self.listen(self.listener.address)
+
+    def close(self) -> None:
+        for connection in self.connections:
+            connection.close()
+        self.listener.close()
+
+    def introduce(self) -> tuple[Connection, PeerId]:
+        """A connection that has said hello, and who it is to the listener."""
+        connection = self.connect()
+        connection.send(b"hello", deadline_seconds=DEADLINE_SECONDS)
+        received = frame(self.listener)
+        assert bytes(received.frame) == b"hello"
+        return connection, received.peer
+
+
+def event(listener: Listener) -> Received | PeerGone:
+    """What happens next; something must."""
+    found = listener.receive(deadline_seconds=DEADLINE_SECONDS)
+    assert found is not None, "nothing happened"
+    return found
+
+
+def frame(listener: Listener) -> Received:
+    found = event(listener)
+    assert isinstance(found, Received), found
+    return found
+
+
+def gone(listener: Listener) -> PeerGone:
+    found = event(listener)
+    assert isinstance(found, PeerGone), found
+    return found
+
+
+def inproc(limits: TransportLimits = DEFAULT_LIMITS) -> Rig:
+    def dial(listener: Listener) -> Connection:
+        assert isinstance(listener, InprocListener)
+        return listener.connect()
+
+    return Rig(lambda _: InprocListener(limits=limits), dial)
+
+
+def zeromq(limits: TransportLimits = DEFAULT_LIMITS) -> Rig:
+    return Rig(
+        lambda address: listen(address or ANY_PORT, limits=limits),
+        lambda listener: connect(
+            listener.address, deadline_seconds=DEADLINE_SECONDS, limits=limits
+        ),
+    )
+
+
+def zeromq_curve(limits: TransportLimits = DEFAULT_LIMITS) -> Rig:
+    server, worker = new_keys(), new_keys()
+    allowed = ServerCurve(server, frozenset({worker.public}))
+    return Rig(
+        lambda address: listen(address or ANY_PORT, curve=allowed, limits=limits),
+        lambda listener: connect(
+            listener.address,
+            deadline_seconds=DEADLINE_SECONDS,
+            curve=WorkerCurve(worker, server.public),
+            limits=limits,
+        ),
+    )
+
+
+RIGS: dict[str, Callable[[TransportLimits], Rig]] = {
+    "inproc": inproc,
+    "zeromq": zeromq,
+    "zeromq-curve": zeromq_curve,
+}
