@@ -1,10 +1,10 @@
 """Who may say what when, between one worker and one server. It sends nothing and waits for nothing.
 
-A session begins with Describe, Join and Welcome and ends with a Leave from each side. Messages cross
-on the wire, so a side that has said Leave still hears what the other said before it heard that; a
-side that was told Leave says only Leave. A frame that breaks a rule makes the session FAILED: all
-that is left to say is Leave, and its owner starts a new session. What still comes for a CLOSED session
-is dropped by its owner.
+A session begins with Describe, Join and Welcome and ends with a Leave from each side. Messages
+cross on the wire, so a side that has said Leave still hears what the other said before it heard
+that; a side that was told Leave says only Leave. A frame that breaks a rule makes the session
+FAILED: all that is left to say is Leave, and its owner starts a new session. What still comes for a
+CLOSED session is dropped by its owner.
 
 The rules are two tables per role and three orders:
 
