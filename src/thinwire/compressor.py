@@ -190,6 +190,15 @@ class Compressor:
         for piece in pieces:
             self._find_state(piece)
 
+    def take_back(self, piece: Piece, sent: Encoded) -> None:
+        """Owe again what was sent but not accepted."""
+        state = self._find_state(piece)
+        if "residual" not in state.buffers:
+            raise ConfigError(
+                f"{piece.name}: a push was refused, but this feedback cannot keep it: use Residual"
+            )
+        registry.add(sent.wire_id, sent.payload, state.settle()["residual"], weight=1.0)
+
     def undo_step(self, step: int) -> None:
         """Make the state what it was before ``step``, the newest one: its update is not applied."""
         for name, saved_at in self._saved_at.items():

@@ -1,0 +1,119 @@
+"""Asynchronous servers: replicas agree at equal version, and nothing is lost, refusals included."""
+
+# ruff: noqa: N802 - a test begins with the number of its invariant, as the invariant is written
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+import thinwire as tw
+from tests.server.servers import DEADLINE, RunningServer, network, plain_sgd
+from thinwire.recipe import Recipe
+from thinwire.server.rules import Rules
+from thinwire.worker.client import Client
+
+WORKERS, STEPS = 3, 12
+SHAPES = {name: p.shape for name, p in network().named_parameters()}
+
+
+def gradient(name: str, step: int, rank: int) -> Tensor:
+    seed = 10_000 * list(SHAPES).index(name) + 100 * step + rank
+    return torch.randn(SHAPES[name], generator=torch.Generator().manual_seed(seed))
+
+
+class Worker(threading.Thread):
+    """Pushes known gradients, and notes what it applied as each version."""
+
+    def __init__(self, addresses: Sequence[str], recipe: Recipe, rank: int) -> None:
+        super().__init__()
+        self.rank, self.error = rank, None
+        self.net = network()
+        self.applied: dict[int, list[Tensor]] = {}
+        self.client = Client(
+            addresses, recipe, rank=rank, workers=WORKERS, deadline_seconds=DEADLINE
+        )
+        optimizer = plain_sgd(self.net)
+        optimizer.register_step_pre_hook(self._note)
+        self.client.attach(self.net, optimizer)
+
+    def _note(self, *_: object) -> None:
+        grads = [p.grad.clone() for p in self.net.parameters() if p.grad is not None]
+        self.applied[self.client.version] = grads
+
+    def run(self) -> None:
+        for step in range(STEPS):
+            for name, p in self.net.named_parameters():
+                p.grad = gradient(name, step, self.rank)
+            self.client.step()
+
+
+def owed(workers: Sequence[Worker], servers: Sequence[RunningServer], name: str) -> Tensor:
+    total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
+    for worker in workers:
+        states = worker.client._side.compressor.state_dict()
+        for piece in worker.client._pieces:
+            if piece.key.name == name and piece.name in states:
+                total[piece.start : piece.stop] += states[piece.name]["residual"] / WORKERS
+    for server in servers:
+        aggregate = server.service.aggregate
+        assert aggregate is not None
+        states = aggregate.compressor.state_dict()
+        for number, piece in aggregate.pieces.items():
+            if piece.key.name == name:
+                total[piece.start : piece.stop] += states[piece.name]["residual"]
+                for one in aggregate.open[number]:
+                    total[piece.start : piece.stop] += one.encoded.decode() / WORKERS
+    return total.reshape(SHAPES[name])
+
+
+def updates_of(servers: Sequence[RunningServer], name: str) -> Tensor:
+    total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
+    for server in servers:
+        aggregate = server.service.aggregate
+        assert aggregate is not None
+        for update in server.service._updates:
+            for entry in update.entries:
+                piece = aggregate.pieces[entry.piece]
+                if piece.key.name == name:
+                    decoded = tw.Encoded(entry.codec, entry.numel, entry.payload).decode()
+                    total[piece.start : piece.stop] += decoded
+    return total.reshape(SHAPES[name])
+
+
+@pytest.mark.parametrize(("quorum", "staleness"), [(1, 100), (2, 100), (1, 0), (3, 0)])
+@pytest.mark.parametrize("codec", [tw.OneBit(), tw.TopK(0.05)], ids=repr)
+def test_I4_nothing_is_lost_and_replicas_agree(
+    codec: tw.OneBit | tw.TopK, quorum: int, staleness: int
+) -> None:
+    recipe, rules = tw.doublesqueeze(codec), Rules(WORKERS, quorum, staleness)
+    with RunningServer(recipe, rules) as first, RunningServer(recipe, rules) as second:
+        servers = [first, second]
+        workers = [Worker([s.address for s in servers], recipe, rank) for rank in range(WORKERS)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(timeout=DEADLINE)
+            assert not worker.is_alive()
+        for worker in workers:
+            worker.client.close()
+            worker.client._take_back_refused()
+        assert first.error is None
+        assert second.error is None
+    for version in workers[0].applied:
+        for worker in workers[1:]:
+            if version in worker.applied:
+                pairs = zip(workers[0].applied[version], worker.applied[version], strict=True)
+                assert all(torch.equal(a, b) for a, b in pairs)
+    for name in SHAPES:
+        given = sum(
+            gradient(name, step, rank).double() / WORKERS
+            for step in range(STEPS)
+            for rank in range(WORKERS)
+        )
+        total = updates_of(servers, name) + owed(workers, servers, name)
+        torch.testing.assert_close(total, given, rtol=1e-5, atol=1e-4)
