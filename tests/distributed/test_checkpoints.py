@@ -134,6 +134,53 @@ def test_S8_another_number_of_ranks_owes_the_same_mean(
             )
 
 
+OTHER_LAYOUTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"hierarchy": "host"}, {}),
+    ({}, {"hierarchy": "host"}),
+    ({}, {"exchange": "allgather"}),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), OTHER_LAYOUTS, ids=str)
+def test_S8_another_exchange_of_as_many_ranks_owes_the_same_mean(
+    before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    env = {"LOCAL_WORLD_SIZE": "2"}
+    old = run(save_distributed, "1 bit", str(tmp_path), before, ranks=4, env=env)
+    new = run(load_distributed, "1 bit", str(tmp_path), after, ranks=4, env=env)
+    for parameter in old[0]["push"]:
+        was, now = (owed(states, parameter, "residual") for states in (old, new))
+        torch.testing.assert_close(now, was, rtol=1e-6, atol=1e-8)
+
+
+def load_in_another_layout() -> str:
+    trainer, other = Trainer(RECIPES["1 bit"]), Trainer(RECIPES["1 bit"], exchange="allgather")
+    try:
+        handle(other).load_state_dict(handle(trainer).state_dict())
+    except tw.ConfigError as error:
+        return str(error)
+    return "no error"
+
+
+def test_one_ranks_state_of_another_exchange_is_refused() -> None:
+    assert all("another exchange" in error for error in run(load_in_another_layout, ranks=2))
+
+
+def stateless(folder: str) -> int:
+    trainer = Trainer(tw.dense())
+    if dist.get_world_size() == 2:
+        trainer.train(range(3))
+        save({"compression": handle(trainer)}, checkpoint_id=folder)
+    else:
+        handle(trainer).load_distributed(folder)
+    return handle(trainer).steps
+
+
+def test_a_recipe_without_state_may_change_the_number_of_ranks(tmp_path: Path) -> None:
+    assert run(stateless, str(tmp_path), ranks=2) == [3, 3]
+    assert run(stateless, str(tmp_path), ranks=3) == [3, 3, 3]
+
+
 def train_on(name: str, folder: str) -> list[bytes]:
     trainer = Trainer(RECIPES[name])
     handle(trainer).load_distributed(folder)

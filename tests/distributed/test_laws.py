@@ -250,6 +250,53 @@ def test_I5_a_rescaled_residual_conserves_displacement_for_any_schedule(ranks: i
         torch.testing.assert_close(total, -given(tensor, ranks, RATES), rtol=1e-5, atol=1e-4)
 
 
+class Sometimes(nn.Module):
+    """Two parameters, of which nobody uses the second in some steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.zeros(300))
+        self.second = nn.Parameter(torch.zeros(300))
+
+    def forward(self, step: int, rank: int) -> Tensor:
+        loss = (self.first * _noise(step, rank)).sum()
+        return loss if step in UNUSED else loss + (self.second * _noise(step + 50, rank)).sum()
+
+
+UNUSED = (3, 4, 5)
+
+
+def _noise(step: int, rank: int) -> Tensor:
+    return torch.randn(300, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def train_sometimes(recipe: Recipe, set_to_none: bool) -> tuple[Tensor, Tensor, ExchangeState]:
+    net = Sometimes()
+    trainer = Trainer(recipe, net=net, ddp={"find_unused_parameters": True})
+    applied = torch.zeros(300, dtype=torch.float64)
+    given_ = torch.zeros(300, dtype=torch.float64)
+    for step in range(8):
+        trainer.model(step, dist.get_rank()).backward()
+        assert net.second.grad is not None
+        applied += net.second.grad
+        given_ += 0.0 if step in UNUSED else _noise(step + 50, dist.get_rank())
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad(set_to_none=set_to_none)
+    return applied, given_, exchange_state(trainer.compression)
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+@pytest.mark.parametrize("name", ["1 bit", "top-k"])
+def test_I4_holds_for_parameters_that_nobody_uses_in_some_steps(
+    name: str, set_to_none: bool
+) -> None:
+    """DDP throws away what it is given for them, though it is what was owed (P21)."""
+    found = run(train_sometimes, LOSSY[name], set_to_none, ranks=2)
+    left = owed([state for _, _, state in found], "second", "residual")
+    given_ = sum(one for _, one, _ in found) / 2
+    torch.testing.assert_close(found[0][0] + left, given_, rtol=1e-5, atol=1e-4)
+
+
 def same_gradient() -> bool:
     net = Linear()
     trainer = Trainer(tw.dense(), net=net)

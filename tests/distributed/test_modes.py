@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +91,39 @@ def test_parameters_may_be_frozen_and_unfrozen(task: Callable[[], list[bytes]]) 
     assert first == second
     frozen = task is train_with_frozen_start
     assert (first[0] == weights(network())[0]) == frozen
+
+
+def models_that_are_deleted() -> int:
+    alive = []
+    for _ in range(3):
+        trainer = Trainer(ONE_BIT)
+        trainer.step(0)
+        assert trainer.compression is not None
+        alive.append(weakref.ref(trainer.compression))
+        del trainer
+        gc.collect()
+    return sum(ref() is not None for ref in alive)
+
+
+def test_a_model_that_is_deleted_leaves_nothing() -> None:
+    assert run(models_that_are_deleted, ranks=2) == [0, 0]
+
+
+def frozen_too_early() -> str:
+    net = network()
+    model = DistributedDataParallel(net)
+    net[0].weight.requires_grad_(False)  # type: ignore[index]
+    tw.compress_ddp(model, ONE_BIT)
+    net[0].weight.requires_grad_(True)  # type: ignore[index]
+    try:
+        backward(loss_of(model, 0, dist.get_rank()))
+    except (tw.ConfigError, RuntimeError) as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_parameter_frozen_before_compression_is_named() -> None:
+    assert all("0.weight" in error for error in run(frozen_too_early, ranks=2, keep=False))
 
 
 def train_uneven(recipe: Any) -> list[bytes]:

@@ -28,9 +28,9 @@ def save(folder: Path) -> None:
 
 
 def load(folder: Path) -> str:
-    compression, rank, ranks = compressed(0), dist.get_rank(), dist.get_world_size()
+    compression, rank = compressed(0), dist.get_rank()
     try:
-        found = rank_files.load(compression, folder, rank=rank, ranks=ranks)
+        found = rank_files.load(compression, folder, rank=rank)
     except tw.ConfigError as error:
         return str(error)
     return f"{found}, {compression.steps} steps, {any(residuals(compression))}"

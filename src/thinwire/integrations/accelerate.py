@@ -53,13 +53,13 @@ def compress(
         scaler=accelerator.scaler,
         advice="compress what prepare() returns, and start with accelerate launch --num_processes",
     )
-    rank, ranks = accelerator.process_index, accelerator.num_processes
+    rank = accelerator.process_index
 
     def save(models: object, weights: object, folder: str) -> None:
         rank_files.save(compression, Path(folder), rank=rank, name=name)
 
     def load(models: object, folder: str) -> None:
-        if not rank_files.load(compression, Path(folder), rank=rank, ranks=ranks, name=name):
+        if not rank_files.load(compression, Path(folder), rank=rank, name=name):
             # The optimizer's own momentum would come back with such a checkpoint.
             raise ConfigError(f"{folder} was saved without compression: load it before compress")
 

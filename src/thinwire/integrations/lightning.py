@@ -60,7 +60,7 @@ class CompressGradients(Callback):
         )
         self._gather = Gather(deadline_seconds=self._options.get("deadline_seconds", 600.0))
         if self._saved is not None:
-            _load(self.compression, self._saved, trainer.global_rank, trainer.world_size)
+            _load(self.compression, self._saved)
             self._saved = None
 
     def on_save_checkpoint(
@@ -94,12 +94,8 @@ class CompressGradients(Callback):
             self.compression.close()
 
 
-def _load(compression: Compression, saved: list[Tensor], rank: int, ranks: int) -> None:
-    if len(saved) == ranks:
-        compression.load_state_dict(torch.load(_file(saved[rank]), weights_only=True))
-    else:
-        states = [torch.load(_file(data), weights_only=True) for data in saved]
-        compression.load_state_dicts(states)
+def _load(compression: Compression, saved: list[Tensor]) -> None:
+    compression.load_state_dicts([torch.load(_file(data), weights_only=True) for data in saved])
 
 
 def _file(data: Tensor) -> io.BytesIO:

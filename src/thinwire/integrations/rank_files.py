@@ -21,23 +21,25 @@ def save(compression: Compression, folder: Path, *, rank: int, name: str = "thin
     unfinished.replace(path)
 
 
-def load(
-    compression: Compression, folder: Path, *, rank: int, ranks: int, name: str = "thinwire"
-) -> bool:
+def load(compression: Compression, folder: Path, *, rank: int, name: str = "thinwire") -> bool:
     """Continue from the files in ``folder``; False if there are none.
 
-    A rank reads its own, or those of all ranks if their number has changed.
+    A rank reads its own, or those of all ranks if their number or the exchange has changed.
     """
     own = _path(folder, rank, name)
-    everyones = list(folder.glob(f"{name}_rank_*.pt"))
     if own.exists():
         state = torch.load(own, weights_only=True)
-        if f"rank {rank} of {ranks}" in state:
+        if compression.fits(state):
             compression.load_state_dict(state)
             return True
-    if everyones:
-        compression.load_state_dicts([torch.load(path, weights_only=True) for path in everyones])
-    return bool(everyones)
+    if not _path(folder, 0, name).exists():
+        return False
+    # How many ranks there were, rank 0 says: more files may be left of an earlier run.
+    (first,) = torch.load(_path(folder, 0, name), weights_only=True).values()
+    everyones = [_path(folder, number, name) for number in range(first["workers"])]
+    found = [torch.load(path, weights_only=True) for path in everyones if path.exists()]
+    compression.load_state_dicts(found)
+    return True
 
 
 def _path(folder: Path, rank: int, name: str) -> Path:

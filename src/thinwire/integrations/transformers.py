@@ -69,9 +69,7 @@ class CompressGradients(TrainerCallback):  # type: ignore[misc]  # Transformers 
         folder = self.resume_from
         if folder is True:
             folder = get_last_checkpoint(args.output_dir)
-        if folder and not rank_files.load(
-            self.compression, Path(folder), rank=args.process_index, ranks=args.world_size
-        ):
+        if folder and not rank_files.load(self.compression, Path(folder), rank=args.process_index):
             text = f"{folder} was saved without compression: residuals start at zero"
             warnings.warn(text, stacklevel=2)
 

@@ -13,7 +13,14 @@ from thinwire.worker.exchange import Transit, Unit
 from thinwire.worker.link import Link
 from thinwire.worker.parcel import Post
 from thinwire.worker.sides import WorkerSide, slice_of
-from thinwire.worker.state import ExchangeState, by_parameter, by_piece, reassign
+from thinwire.worker.state import (
+    ExchangeState,
+    by_parameter,
+    by_piece,
+    join_pieces,
+    owe_also,
+    reassign,
+)
 from thinwire.worker.stats import Tally
 
 
@@ -70,9 +77,11 @@ class AllGather:
         self.worker.compressor.prepare(self._pieces)
 
     def load_state_dicts(self, states: Sequence[ExchangeState]) -> None:
-        pushes = [state.get("push", {}) for state in states if state]
+        states = [state for state in states if state]
+        pushes = [state.get("push", {}) for state in states]
         own = reassign(pushes, workers=self._post.link.size)[self._post.link.rank]
-        self.load_state_dict({"push": own, "pull": {}})
+        pulls = join_pieces([state.get("pull", {}) for state in states])
+        self.load_state_dict({"push": owe_also(own, pulls), "pull": {}})
 
     def _hear(self, transit: Transit) -> list[Sequence[Encoded]]:
         """The pushes of all ranks, in the order of ranks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,25 +15,40 @@ from thinwire.worker.exchange import Exchange, Transit, Unit
 from thinwire.worker.sides import Round
 from thinwire.worker.staging import Staged
 
-LARGEST_FLOAT16 = 65504.0
+LEAST_FLOAT16_OVERFLOW = 65520.0
+"""What is smaller is rounded to a finite float16."""
 
 
 class Bucket:
     """A bucket's memory, and the future that DDP waits for."""
 
     def __init__(
-        self, staged: Staged, places: Mapping[str, tuple[int, int]], dtype: torch.dtype
+        self,
+        staged: Staged,
+        places: Mapping[str, tuple[int, int]],
+        parameters: Mapping[str, Tensor],
     ) -> None:
         """``places`` are the start and the end of every gradient in the bucket."""
         self._staged = staged
         self._places = places
-        self._dtype = dtype
+        self._parameters = parameters
+        self._dtype = next(iter(parameters.values())).dtype
         self._flat: Tensor | None = None
         self.future = staged.future()
 
-    @property
-    def names(self) -> Iterable[str]:
-        return self._places
+    def trained(self) -> list[str]:
+        """The gradients to exchange. A frozen parameter's must wait: nobody would apply it."""
+        return [name for name, p in self._parameters.items() if p.requires_grad]
+
+    def give_to_unused(self) -> None:
+        """Let parameters that DDP has left alone have their gradient."""
+        for name in self.trained():
+            parameter, (start, stop) = self._parameters[name], self._places[name]
+            mean = self._staged.stored()[start:stop].view(parameter.shape)
+            if parameter.grad is None:
+                parameter.grad = mean.clone()
+            elif not torch.equal(parameter.grad, mean):
+                parameter.grad.copy_(mean)
 
     def flat(self) -> Tensor:
         """All gradients, once they are here."""
@@ -48,7 +63,9 @@ class Bucket:
     def store(self) -> bool:
         """Give DDP what the gradients are now. Whether its number format can hold them."""
         self._staged.store()
-        return self._dtype != torch.float16 or _native.max_abs(self.flat()) <= LARGEST_FLOAT16
+        if self._dtype != torch.float16:
+            return True
+        return _native.max_abs(self.flat()) < LEAST_FLOAT16_OVERFLOW
 
     def complete(self) -> None:
         self._staged.complete(self.future)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError, WorkerLost
-from thinwire.gradient.pieces import batches
+from thinwire.gradient.pieces import Piece, batches
 from thinwire.worker.bucket import Bucket, Step, UnitJob
 from thinwire.worker.checkpoint import read_states
 from thinwire.worker.pipeline import Pipeline
@@ -28,12 +30,19 @@ if TYPE_CHECKING:
     from torch.amp import GradScaler
 
 
+def _call(tell: Callable[[], Callable[[BaseException], None] | None], error: BaseException) -> None:
+    method = tell()
+    if method is not None:
+        method(error)
+
+
 class RankState(TypedDict):
     """One rank's state, in plain tensors and numbers."""
 
     steps: int
     rank: int
     workers: int
+    layout: str
     exchange: ExchangeState
 
 
@@ -52,22 +61,28 @@ class Compression:
         optimizer: Optimizer | None,
         scaler: GradScaler | None,
         whole_gradient_first: bool,
+        may_be_unused: bool,
         deadline_seconds: float,
     ) -> None:
         """``names`` are those of parameters, by id. Use ``compress_ddp`` instead."""
         self._names = names
-        self._pieces = {
-            name: [p for p in team.pieces if p.key.name == name] for name in names.values()
-        }
+        self._pieces: dict[str, list[Piece]] = {}
+        for piece in team.pieces:
+            self._pieces.setdefault(piece.key.name, []).append(piece)
         self._order = {piece: number for number, piece in enumerate(team.pieces)}
         self._exchange, self._links = team.exchange, team.links
         self._rank, self._workers = team.rank, team.size
+        self._layout = team.layout
         self._own_key = f"rank {team.rank} of {team.size}"
         self._optimizer, self._scaler = optimizer, scaler
         self._whole_gradient_first = whole_gradient_first
+        self._may_be_unused = may_be_unused
         self._deadline = deadline_seconds
         self._staging = Staging()
-        self._pipeline = Pipeline(["encode", "serve", "decode"], on_error=self._tell)
+        # Its threads must not keep this object, and all its memory, alive.
+        tell = weakref.WeakMethod(self._tell)
+        self._pipeline = Pipeline(["encode", "serve", "decode"], on_error=partial(_call, tell))
+        weakref.finalize(self, self._pipeline.close)
         self._step = Step(0, None)
         self._closed = False
         self.steps = 0
@@ -79,6 +94,7 @@ class Compression:
             "steps": self.steps,
             "rank": self._rank,
             "workers": self._workers,
+            "layout": self._layout,
             "exchange": self._exchange.state_dict(),
         }
         return {self._own_key: state}
@@ -91,8 +107,17 @@ class Compression:
                 "load_state_dicts the states of all ranks"
             )
         own = state[self._own_key]
+        if not self.fits(state):
+            raise ConfigError(
+                "this state was made with another exchange, hierarchy or set of trained "
+                "parameters: give load_state_dicts the states of all ranks"
+            )
         self._exchange.load_state_dict(own.get("exchange", {}))
         self.steps = own["steps"]
+
+    def fits(self, state: CompressionState) -> bool:
+        """Whether ``load_state_dict`` can take it: of this rank, and made in the same layout."""
+        return self._own_key in state and state[self._own_key]["layout"] == self._layout
 
     def load_state_dicts(self, states: Iterable[CompressionState]) -> None:
         """Continue from the states of all ranks of a run, whatever their number was.
@@ -106,7 +131,7 @@ class Compression:
             raise ConfigError(
                 f"states of {', '.join(every)}: those of all ranks of one run go here"
             )
-        if len(ranks) == self._workers:
+        if all(state["layout"] == self._layout for state in ordered):
             self.load_state_dict(every)
             return
         # torch.distributed.checkpoint leaves out what is empty.
@@ -150,6 +175,18 @@ class Compression:
         # A unit waits at most once or twice in each of the three stages; only a bug waits longer.
         self._pipeline.drain(deadline_seconds=12 * self._deadline, what=f"step {self.steps}")
 
+    def _end_of_backward(self) -> None:
+        self.wait()
+        if self._may_be_unused:
+            # DDP throws away what it was given for parameters that no rank has used, but that
+            # is gradient too: what was owed for them. After DDP's own callback, then.
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._give_to_unused)
+
+    def _give_to_unused(self) -> None:
+        for bucket in self._step.buckets:
+            bucket.give_to_unused()
+
     def check(self) -> None:
         """Raise what went wrong in an earlier step, if anything did."""
         self._pipeline.check()
@@ -192,7 +229,7 @@ class Compression:
         self._step = Step(self.steps, rate)
         try:
             engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self.wait)
+            engine.queue_callback(self._end_of_backward)
         except RuntimeError:
             # Not in backward: a rank whose data ended first, within DDP's Join. It waits for the
             # futures, and the next call raises what went wrong.
@@ -201,15 +238,18 @@ class Compression:
     def _bucket(self, bucket: GradBucket) -> Bucket:
         buffer = bucket.buffer()
         scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
-        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        parameters = {self._names[id(parameter)]: parameter for parameter in bucket.parameters()}
         sizes = [gradient.numel() for gradient in bucket.gradients()]
-        stops = list(accumulate(sizes))
-        places = {n: (stop - size, stop) for n, size, stop in zip(names, sizes, stops, strict=True)}
+        stops = accumulate(sizes)
+        places = {
+            name: (stop - size, stop)
+            for name, size, stop in zip(parameters, sizes, stops, strict=True)
+        }
         staged = self._staging.stage(bucket.index(), buffer, scale=scale)
-        return Bucket(staged, places, buffer.dtype)
+        return Bucket(staged, places, parameters)
 
     def _submit(self, bucket: Bucket, *, last: bool) -> None:
-        units = batches([piece for name in bucket.names for piece in self._pieces[name]])
+        units = batches([piece for name in bucket.trained() for piece in self._pieces_of(name)])
         for number, pieces in enumerate(units, start=1):
             completes = number == len(units)
             end = self._end_step if last and completes else None
@@ -222,6 +262,14 @@ class Compression:
                 end_of_step=end,
             )
             self._pipeline.submit(job)
+
+    def _pieces_of(self, name: str) -> list[Piece]:
+        if name not in self._pieces:
+            raise ConfigError(
+                f"{name} is trained now, but was frozen when compress_ddp was called: call that "
+                "before freezing, or make a new DistributedDataParallel"
+            )
+        return self._pieces[name]
 
     def _tell(self, error: BaseException) -> None:
         """Say to all why this rank stops: else they would wait for it, and blame it."""

@@ -17,6 +17,7 @@ from torch.optim.optimizer import Optimizer
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import stages_of
 from thinwire.feedback.clip import Clip
+from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe
 from thinwire.settings import check_choice, check_positive
@@ -60,11 +61,13 @@ def compress_ddp(
             "Clip(norm, scope='tensor') with hierarchy='host'"
         )
     ddp = _unwrapped(model)
+    if ddp._comm_hooks:
+        raise ConfigError("this model has a communication hook already: compress_ddp works once")
     _check_gradients(ddp.module)
-    names = {id(p): _plain(name) for name, p in ddp.module.named_parameters() if p.requires_grad}
+    names = {id(p): _plain(name) for name, p in ddp.module.named_parameters()}
     keys = [Key(names[id(p)], tuple(p.shape)) for p in ddp.module.parameters() if p.requires_grad]
     ranks = dist.get_process_group_ranks(group or ddp.process_group)
-    take_over_momentum(recipe, optimizer)
+    _check_optimizer(recipe, optimizer)
     team = gather_team(
         recipe,
         keys,
@@ -80,8 +83,10 @@ def compress_ddp(
         optimizer=optimizer,
         scaler=scaler,
         whole_gradient_first=clips_model,
+        may_be_unused=ddp.find_unused_parameters or ddp.static_graph,
         deadline_seconds=deadline_seconds,
     )
+    take_over_momentum(recipe, optimizer, compressed=names)
 
     def thinwire_hook(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         return compression.take(bucket)
@@ -110,6 +115,16 @@ def _plain(name: str) -> str:
 def _clips_model(recipe: Recipe) -> bool:
     stages = stages_of(recipe.push_feedback)
     return any(isinstance(stage, Clip) and stage.scope == "model" for stage in stages)
+
+
+def _check_optimizer(recipe: Recipe, optimizer: Optimizer | None) -> None:
+    rescales = any(
+        isinstance(stage, Residual) and stage.rescale
+        for feedback in (recipe.push_feedback, recipe.pull_feedback)
+        for stage in stages_of(feedback)
+    )
+    if rescales and optimizer is None:
+        raise ConfigError("Residual(rescale=True) follows the learning rate: pass optimizer=...")
 
 
 def _check_gradients(module: nn.Module) -> None:

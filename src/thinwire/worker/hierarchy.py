@@ -71,7 +71,8 @@ class Leader:
 class Follower:
     """A rank that leaves the exchange, and all state of it, to the leader of its host."""
 
-    def __init__(self, pieces: Sequence[Piece], links: tuple[Link, Link]) -> None:
+    def __init__(self, pieces: Sequence[Piece], links: Sequence[Link]) -> None:
+        """``links`` join this host, up and down."""
         self._up, self._down = (Post(link, pieces) for link in links)
         self.tally = Tally()
         self.worker: WorkerSide | None = None

@@ -80,6 +80,9 @@ class Link:
 
         Bytes that go ``beside`` it are sent from where they are: they must stay until that is done.
         """
+        ranks = list(ranks)
+        if not ranks:
+            return []
         buffer = self._buffers.take(most_nbytes)
         nbytes = self._write(buffer, message, step)
         return [

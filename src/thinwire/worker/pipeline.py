@@ -86,6 +86,7 @@ class Pipeline:
                 self._count_down()
             else:
                 following.put(job)
+            del job  # or it would be kept, with all it knows, until the next one comes
         if following is not None:
             following.put(None)
 

@@ -79,6 +79,10 @@ class Staged:
                 self._buffer.copy_(self._memory, non_blocking=True)
         return self._buffer
 
+    def stored(self) -> Tensor:
+        """The bucket itself."""
+        return self._buffer
+
     def future(self) -> torch.futures.Future[Tensor]:
         """A future that makes whoever waits for it wait for the copy back, too."""
         devices: list[int | str | torch.device]

@@ -36,7 +36,10 @@ def by_piece(pieces: Sequence[Piece], states: Mapping[str, Mapping[str, Tensor]]
     groups = _by_name(pieces)
     unknown = sorted(set(states) - set(groups))
     if unknown:
-        raise ConfigError(f"state of {', '.join(unknown)}, but no parameter has that name")
+        raise ConfigError(
+            f"state of {', '.join(unknown)}, but no parameter that is trained has that name: is it "
+            "frozen now?"
+        )
     return {
         piece.name: {key: _cut(key, buffer, piece) for key, buffer in states[name].items()}
         for name, parts in groups.items()
@@ -64,14 +67,23 @@ def reassign(states: Sequence[States], *, workers: int) -> list[States]:
 
     Worker i's go to worker i modulo the new number, added up and multiplied by new / N.
     """
-    factor = workers / len(states)
     fresh: list[States] = [{} for _ in range(workers)]
+    factor = workers / max(1, len(states))
     for rank, state in enumerate(states):
         for name, buffers in state.items():
             target = fresh[rank % workers].setdefault(name, {})
             for key, buffer in buffers.items():
                 _add_to(target, key, buffer, factor)
     return fresh
+
+
+def owe_also(own: States, pulls: Mapping[str, Mapping[str, Tensor]]) -> States:
+    """The state of a worker, with what servers owed: where nobody serves, each worker owes it."""
+    for name, pull in pulls.items():
+        if "residual" in pull:
+            state = own.setdefault(name, {key: torch.zeros_like(x) for key, x in pull.items()})
+            state["residual"] = state["residual"] + pull["residual"]
+    return own
 
 
 def _add_to(target: State, key: str, buffer: Tensor, factor: float) -> None:

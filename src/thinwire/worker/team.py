@@ -40,6 +40,8 @@ class Team:
     pieces: Sequence[Piece]
     exchange: Exchange
     links: Sequence[Link]
+    layout: str
+    """Equal where states of single ranks fit each other: the same pieces in the same places."""
 
 
 def gather_team(
@@ -53,36 +55,51 @@ def gather_team(
     deadline_seconds: float,
 ) -> Team:
     """Join the global ``ranks``, all of which must call this alike; refuses if they do not."""
-    hosts = hosts_of(ranks) if hierarchy == "host" else [[rank] for rank in ranks]
-    own = next(host for host in hosts if dist.get_rank() in host)
+    if dist.get_rank() not in ranks:
+        raise ConfigError(f"rank {dist.get_rank()} is none of {list(ranks)}")
+    votes = _Votes(ranks, deadline_seconds)
+    try:
+        hosts = hosts_of(ranks) if hierarchy == "host" else [[rank] for rank in ranks]
+    except ConfigError:
+        votes.vote("refused")  # so that the others need not wait for this rank
+        raise
+    votes.check_alike(_digest((list(keys), recipe, exchange, hierarchy, seed, hosts)))
     pieces = cut(keys, most_numel=piece_numel_for(keys, owners=len(hosts)))
-    settings = (list(keys), recipe, exchange, hierarchy, seed, list(ranks))
-    digest = hashlib.sha256(repr(settings).encode()).digest()
-    _check_alike(ranks, digest, deadline_seconds)
-    grace = min(deadline_seconds, MOST_GRACE_SECONDS)
+    links = _Links(hosts, deadline_seconds)
+    if not links.between:
+        exchanging: Exchange = Follower(pieces, links.inside)
+    else:
+        exchanging = EXCHANGES[exchange](recipe, pieces, links.between, seed=seed)
+        if links.inside:
+            exchanging = Leader(exchanging, pieces, links.inside)
+    layout = _digest(([piece.name for piece in pieces], exchange, hosts))
+    rank = list(ranks).index(dist.get_rank())
+    return Team(rank, len(ranks), pieces, exchanging, (*links.inside, *links.between), layout)
 
-    def link_pair(members: Sequence[int], *places: int) -> tuple[Link, Link]:
+
+class _Links:
+    """The links of this rank: inside its host, and between hosts if it leads one."""
+
+    def __init__(self, hosts: Sequence[Sequence[int]], deadline_seconds: float) -> None:
+        self._deadline = deadline_seconds
+        own = next(host for host in hosts if dist.get_rank() in host)
+        alone, leads = len(own) == 1, dist.get_rank() == own[0]
+        self.inside = () if alone else self._pair(own, 0, 3)
+        places = (0, 1) if alone else (1, 2)
+        self.between = self._pair([host[0] for host in hosts], *places) if leads else ()
+
+    def _pair(self, members: Sequence[int], *places: int) -> tuple[Link, Link]:
         """``places``: how many links come before each of the two."""
+        grace = min(self._deadline, MOST_GRACE_SECONDS)
         first, second = (
-            Link(members, deadline_seconds=deadline_seconds, grace_seconds=place * grace)
+            Link(members, deadline_seconds=self._deadline, grace_seconds=place * grace)
             for place in places
         )
         return first, second
 
-    inside = link_pair(own, 0, 3) if len(own) > 1 else ()
-    leads, places = dist.get_rank() == own[0], (1, 2) if inside else (0, 1)
-    between = link_pair([host[0] for host in hosts], *places) if leads else ()
-    exchanging: Exchange | None = None
-    if between:
-        exchanging = EXCHANGES[exchange](recipe, pieces, between, seed=seed)
-    if inside:
-        exchanging = (
-            Follower(pieces, inside) if exchanging is None else Leader(exchanging, pieces, inside)
-        )
-    if exchanging is None:
-        raise ConfigError(f"rank {dist.get_rank()} is none of {list(ranks)}")
-    rank = list(ranks).index(dist.get_rank())
-    return Team(rank, len(ranks), pieces, exchanging, (*inside, *between))
+
+def _digest(settings: object) -> str:
+    return hashlib.sha256(repr(settings).encode()).hexdigest()
 
 
 def hosts_of(ranks: Sequence[int]) -> list[list[int]]:
@@ -104,22 +121,31 @@ def hosts_of(ranks: Sequence[int]) -> list[list[int]]:
     return list(hosts.values())
 
 
-def _check_alike(ranks: Sequence[int], digest: bytes, deadline_seconds: float) -> None:
-    """Refuse if a rank trains another network, or was given other settings.
+class _Votes:
+    """What each rank wants, before any link is made: they may not even want the same ones."""
 
-    Before any link is made: ranks that disagree may not even want the same ones.
-    """
-    store, own = new_store(ranks), digest.hex()
-    store.set(str(dist.get_rank()), own)
-    for rank in ranks:
+    def __init__(self, ranks: Sequence[int], deadline_seconds: float) -> None:
+        self._ranks, self._deadline = ranks, deadline_seconds
+        self._store = new_store(ranks)
+
+    def vote(self, own: str) -> None:
+        self._store.set(str(dist.get_rank()), own)
+
+    def check_alike(self, own: str) -> None:
+        """Refuse if a rank trains another network, or was given other settings."""
+        self.vote(own)
+        for rank in self._ranks:
+            if self._vote_of(rank) != own:
+                raise ConfigError(
+                    f"rank {rank} calls compress_ddp with another network, recipe, exchange, "
+                    "hierarchy, group or seed than this rank: all must be alike"
+                )
+
+    def _vote_of(self, rank: int) -> str:
         try:
-            store.wait([str(rank)], timedelta(seconds=deadline_seconds))
+            self._store.wait([str(rank)], timedelta(seconds=self._deadline))
+            return self._store.get(str(rank)).decode()
         except RuntimeError as error:
             raise WorkerLost(
-                f"rank {rank} is gone, or did not call compress_ddp within {deadline_seconds:g} s"
+                f"rank {rank} is gone, or did not call compress_ddp within {self._deadline:g} s"
             ) from error
-        if store.get(str(rank)).decode() != own:
-            raise ConfigError(
-                f"rank {rank} calls compress_ddp with another network, recipe, exchange, "
-                "hierarchy, group or seed than this rank: all must be alike"
-            )

@@ -1,0 +1,52 @@
+"""Files of a data set: found in the user's folder and checked. Downloads nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from thinwire.errors import ConfigError, ThinwireError
+
+VARIABLE = "THINWIRE_DATA"
+"""Names the folder of all data sets where none is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a data set is published, and the MD5 of each file, as published there.
+
+    The files are expected in the subfolder ``name`` of the folder of all data sets.
+    """
+
+    name: str
+    url: str
+    md5: Mapping[str, str]
+
+    def read(self, data: Path | None = None) -> dict[str, bytes]:
+        """All files by name, checked. ``data`` is the folder of all data sets (None: the one that
+        $THINWIRE_DATA names)."""
+        folder = data_folder(data) / self.name
+        missing = [name for name in self.md5 if not (folder / name).is_file()]
+        if missing:
+            raise ThinwireError(f"put {', '.join(missing)} from {self.url} into {folder}")
+        return {name: _checked(folder / name, md5) for name, md5 in self.md5.items()}
+
+
+def data_folder(data: Path | None = None) -> Path:
+    """``data``, or the folder that $THINWIRE_DATA names."""
+    if data is not None:
+        return data
+    if not os.environ.get(VARIABLE):
+        raise ConfigError(f"no folder of data sets: give one, or set ${VARIABLE}")
+    return Path(os.environ[VARIABLE])
+
+
+def _checked(path: Path, md5: str) -> bytes:
+    content = path.read_bytes()
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise ThinwireError(f"{path} is damaged or another file: md5 {found}, expected {md5}")
+    return content
