@@ -14,9 +14,9 @@ PIECE_NUMEL = 1 << 20
 LEAST_PIECE_NUMEL = 1 << 16
 """Elements below which it does not pay to cut a gradient for the sake of more owners."""
 
-BATCH_NUMEL = 1 << 22
-"""Elements of a batch: small enough that several are on their way at once, large enough that what
-a message costs by itself does not count. A single larger piece is a batch of its own."""
+BATCH_NUMEL = 1 << 23
+"""Elements of a batch: a little more than DDP puts into a bucket. Smaller ones cost dense training
+a twentieth of a step in messages and hand-overs; larger ones leave too few on their way at once."""
 
 ALIGNMENT = 64
 """Pieces begin at multiples of this, so that 1-bit runs are those of the whole tensor."""

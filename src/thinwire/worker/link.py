@@ -98,7 +98,7 @@ class Link:
         """Start to receive a frame of at most ``most_nbytes``."""
         buffer = self._buffers.take(max(most_nbytes, LEAVE_NBYTES))
         # A message shorter than a header must not be completed by what was here before.
-        buffer[: frame.HEADER_NBYTES] = 0
+        buffer.numpy()[: frame.HEADER_NBYTES] = 0
         return self._expect(rank, buffer, _FRAMES)
 
     def receive_beside(self, rank: int, nbytes: int, room: Tensor | None) -> Pending:
