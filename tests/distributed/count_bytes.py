@@ -15,7 +15,7 @@ import torch.distributed as dist
 from examples.torchrun.train import RECIPES
 from torch import nn
 
-from tests.distributed.hosts import INTERFACE
+from tests.distributed.hosts import INTERFACE, MTU_NBYTES
 from tests.distributed.training import Trainer, backward
 
 WARM_UP_STEPS = 3
@@ -30,6 +30,8 @@ class Counted:
     received: int
     left: int
     came: int
+    again: int
+    """At least what the kernel sent twice, because an acknowledgement was late."""
 
     def since(self, before: Counted) -> dict[str, int]:
         pairs = {name: (getattr(self, name), getattr(before, name)) for name in self.__slots__}
@@ -41,7 +43,16 @@ def count(trainer: Trainer) -> Counted:
     stats = trainer.compression.stats()
     counters = Path(f"/sys/class/net/{INTERFACE}/statistics")
     left, came = (int((counters / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
-    return Counted(stats.sent_nbytes, stats.received_nbytes, left, came)
+    return Counted(stats.sent_nbytes, stats.received_nbytes, left, came, sent_again())
+
+
+def sent_again() -> int:
+    names, values = (
+        line.split()
+        for line in Path("/proc/net/snmp").read_text().splitlines()
+        if line.startswith("Tcp:")
+    )
+    return int(values[names.index("RetransSegs")]) * MTU_NBYTES
 
 
 def train(trainer: Trainer, steps: int) -> None:

@@ -126,8 +126,9 @@ def accumulate(split: bool) -> tuple[list[bytes], int]:
     return weights(trainer.net), trainer.compression.steps
 
 
-def test_S3_two_micro_batches_are_one_batch() -> None:
-    (whole, _), (parts, steps) = (run(accumulate, split, ranks=2)[0] for split in (False, True))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_S3_two_micro_batches_are_one_batch(ranks: int) -> None:
+    (whole, _), (parts, steps) = (run(accumulate, split, ranks=ranks)[0] for split in (False, True))
     assert steps == 3
     for a, b in zip(whole, parts, strict=True):
         # Signs of sums that are nearly zero may differ by the order of additions.
@@ -144,5 +145,6 @@ def residuals_within_no_sync() -> bool:
     return all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_S3_no_sync_touches_no_state() -> None:
-    assert run(residuals_within_no_sync, ranks=2) == [True, True]
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_S3_no_sync_touches_no_state(ranks: int) -> None:
+    assert all(run(residuals_within_no_sync, ranks=ranks))

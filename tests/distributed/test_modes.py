@@ -261,10 +261,11 @@ def train_taken_over(compressed: bool, nesterov: bool) -> list[bytes]:
     return train(recipe, 20, optimizer=nesterov_sgd if nesterov else momentum_sgd)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_E4_dense_dgc_is_the_sgd_it_took_over(nesterov: bool) -> None:
-    plain = run(train_taken_over, False, nesterov, ranks=2)[0]
-    for a, b in zip(plain, run(train_taken_over, True, nesterov, ranks=2)[0], strict=True):
+def test_E4_dense_dgc_is_the_sgd_it_took_over(nesterov: bool, ranks: int) -> None:
+    plain = run(train_taken_over, False, nesterov, ranks=ranks)[0]
+    for a, b in zip(plain, run(train_taken_over, True, nesterov, ranks=ranks)[0], strict=True):
         torch.testing.assert_close(floats(a), floats(b), rtol=1e-4, atol=1e-6)
 
 

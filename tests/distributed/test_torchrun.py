@@ -3,6 +3,8 @@
 The reference is ``VirtualCluster``: the same training in one process, without any network.
 """
 
+# ruff: noqa: N802 - a test begins with the number of its invariant, as the invariant is written
+
 from __future__ import annotations
 
 import json
@@ -125,13 +127,14 @@ def test_four_hosts_compute_what_one_process_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("recipe", "steps"), [("dense", 5), ("onebit", 40), ("dgc", 40)])
-def test_the_bytes_that_stats_count_are_those_on_the_wire(recipe: str, steps: int) -> None:
+def test_S4_the_bytes_that_stats_count_are_those_on_the_wire(recipe: str, steps: int) -> None:
     """``sent_nbytes`` and ``received_nbytes`` against the kernel's counters of the only interface.
 
     The kernel also counts what is not ours: headers of TCP, IP and Ethernet (66 bytes on packets of
     up to 9000), acknowledgements of what the peer sent, and gloo's own few words before each frame.
     So its count is larger, but by less than a twentieth, because frames are large here: 2 million
-    parameters. It is read after the steps in which DDP itself has to talk.
+    parameters. It is read after the steps in which DDP itself has to talk. On a busy machine the
+    kernel sends some packets twice, and says how many.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     with hosts(2) as nodes:
@@ -140,9 +143,11 @@ def test_the_bytes_that_stats_count_are_those_on_the_wire(recipe: str, steps: in
             node.start([sys.executable, "-m", module, str(rank), "2", address, recipe, str(steps)])
             for rank, node in enumerate(nodes)
         ]
+        counts = []
         for run in runs:
             out, _ = run.communicate(timeout=until - time.monotonic())
             assert run.returncode == 0, out
-            counted = json.loads(out.splitlines()[-1])
-            assert counted["sent"] < counted["left"] < 1.05 * counted["sent"]
-            assert counted["received"] < counted["came"] < 1.05 * counted["received"]
+            counts.append(json.loads(out.splitlines()[-1]))
+    for own, peer in (counts, counts[::-1]):
+        assert own["sent"] < own["left"] < 1.05 * own["sent"] + own["again"]
+        assert own["received"] < own["came"] < 1.05 * own["received"] + peer["again"]
