@@ -54,20 +54,12 @@ def compress_ddp(
     check_choice(exchange, tuple(EXCHANGES), owner="compress_ddp", field="exchange")
     check_choice(hierarchy, HIERARCHIES, owner="compress_ddp", field="hierarchy")
     check_positive(deadline_seconds, owner="compress_ddp", field="deadline_seconds")
-    clips_model = _clips_model(recipe)
-    if clips_model and hierarchy == "host":
-        raise ConfigError(
-            "clipping by the norm of the whole model needs it before hosts have averaged: use "
-            "Clip(norm, scope='tensor') with hierarchy='host'"
-        )
+    _check_recipe(recipe, hierarchy, optimizer)
     ddp = _unwrapped(model)
-    if ddp._comm_hooks:
-        raise ConfigError("this model has a communication hook already: compress_ddp works once")
     _check_gradients(ddp.module)
     names = {id(p): _plain(name) for name, p in ddp.module.named_parameters()}
     keys = [Key(names[id(p)], tuple(p.shape)) for p in ddp.module.parameters() if p.requires_grad]
     ranks = dist.get_process_group_ranks(group or ddp.process_group)
-    _check_optimizer(recipe, optimizer)
     team = gather_team(
         recipe,
         keys,
@@ -82,19 +74,22 @@ def compress_ddp(
         team,
         optimizer=optimizer,
         scaler=scaler,
-        whole_gradient_first=clips_model,
+        whole_gradient_first=_clips_model(recipe),
         may_be_unused=ddp.find_unused_parameters or ddp.static_graph,
         deadline_seconds=deadline_seconds,
     )
     take_over_momentum(recipe, optimizer, compressed=names)
+    _register(ddp, compression)
+    return compression
 
+
+def _register(ddp: DistributedDataParallel, compression: Compression) -> None:
     def thinwire_hook(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         return compression.take(bucket)
 
     ddp.register_comm_hook(state=None, hook=thinwire_hook)
     # After a failed backward DDP itself would only say that its internal state is wrong.
     ddp.register_forward_pre_hook(lambda module, inputs: compression.check())
-    return compression
 
 
 def _unwrapped(model: nn.Module) -> DistributedDataParallel:
@@ -104,6 +99,8 @@ def _unwrapped(model: nn.Module) -> DistributedDataParallel:
         raise ConfigError(
             f"compress_ddp: a {type(model).__name__}, expected DistributedDataParallel(model)"
         )
+    if inner._comm_hooks:
+        raise ConfigError("this model has a communication hook already: compress_ddp works once")
     return inner
 
 
@@ -117,7 +114,12 @@ def _clips_model(recipe: Recipe) -> bool:
     return any(isinstance(stage, Clip) and stage.scope == "model" for stage in stages)
 
 
-def _check_optimizer(recipe: Recipe, optimizer: Optimizer | None) -> None:
+def _check_recipe(recipe: Recipe, hierarchy: str, optimizer: Optimizer | None) -> None:
+    if _clips_model(recipe) and hierarchy == "host":
+        raise ConfigError(
+            "clipping by the norm of the whole model needs it before hosts have averaged: use "
+            "Clip(norm, scope='tensor') with hierarchy='host'"
+        )
     rescales = any(
         isinstance(stage, Residual) and stage.rescale
         for feedback in (recipe.push_feedback, recipe.pull_feedback)
