@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,8 +33,11 @@ PATIENCE_SECONDS = 100.0
 LONG_SECONDS = 600.0
 """A deadline that no test waits for: what ends before was noticed, not timed out."""
 
-SHORT_SECONDS = 3.0
+SHORT_SECONDS = 8.0
 """A deadline that has to pass, because a rank that stalls looks like one that computes."""
+
+COMPUTING_SECONDS = 2.0
+"""More than a step takes before it waits, on a busy machine."""
 
 FAULTY_STEP = 2
 
@@ -76,10 +79,12 @@ class Seen:
 
     kind: str
     text: str
+    seconds: float = field(default=0.0, compare=False)
+    """From the beginning of the step."""
 
     @classmethod
-    def of(cls, error: BaseException) -> Seen:
-        return cls(type(error).__name__, str(error))
+    def of(cls, error: BaseException, seconds: float = 0.0) -> Seen:
+        return cls(type(error).__name__, str(error), seconds)
 
 
 Fault = Callable[[Trainer, int], None]
@@ -105,10 +110,11 @@ def errors_of(trainer: Trainer) -> list[Seen]:
     """What the faulty step raises, and then the one after it."""
     seen = []
     for step in (FAULTY_STEP, FAULTY_STEP + 1):
+        start = time.monotonic()
         try:
             trainer.step(step)
         except Exception as error:
-            seen.append(Seen.of(error))
+            seen.append(Seen.of(error, time.monotonic() - start))
     return seen
 
 
@@ -155,6 +161,7 @@ def check_named(team: Team, fault: Fault, number: int, deadline_seconds: float) 
             assert f"rank {team.victim} " in first.text
             assert f"step {FAULTY_STEP}" in first.text
             assert ".weight" in first.text
+            assert first.seconds < deadline_seconds + COMPUTING_SECONDS
             assert again == first  # also afterwards: an error, and the one that says why
 
 

@@ -49,15 +49,15 @@ class Link:
     """
 
     def __init__(
-        self, ranks: Sequence[int], *, deadline_seconds: float, grace_seconds: float = 0.0
+        self, ranks: Sequence[int], *, deadline_seconds: float, patience_seconds: float
     ) -> None:
         """``ranks`` are global ones; all of them must make their link at the same time.
 
-        Peers have ``grace_seconds`` more to send than to take a frame, because they may have to
-        wait for others themselves: they shall have the time to say for whom.
+        Peers have ``patience_seconds`` to send a frame: less than the deadline, if others wait for
+        this rank meanwhile, so that they can be told in time for whom.
         """
         self._deadline = timedelta(seconds=deadline_seconds)
-        self._patience = timedelta(seconds=deadline_seconds + grace_seconds)
+        self._patience = timedelta(seconds=patience_seconds)
         self.ranks = list(ranks)
         self._group = _new_group(self.ranks, self._deadline)
         self._buffers = Buffers()

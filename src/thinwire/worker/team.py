@@ -28,7 +28,8 @@ HIERARCHIES = ("flat", "host")
 
 MOST_GRACE_SECONDS = 10.0
 """Who waits for a rank that waits for others must not give up first: it would blame the wrong one.
-So each link on the way is waited for longer than the one before, by this or by the deadline."""
+So each link on the way is waited for longer than the one before, by this or by a fifth of the
+deadline, and the last one until the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,19 @@ class _Links:
         self._deadline = deadline_seconds
         own = next(host for host in hosts if dist.get_rank() in host)
         alone, leads = len(own) == 1, dist.get_rank() == own[0]
-        self.inside = () if alone else self._pair(own, 0, 3)
-        places = (0, 1) if alone else (1, 2)
+        self.inside = () if alone else self._pair(own, 3, 0)
+        places = (1, 0) if alone else (2, 1)
         self.between = self._pair([host[0] for host in hosts], *places) if leads else ()
 
     def _pair(self, members: Sequence[int], *places: int) -> tuple[Link, Link]:
-        """``places``: how many links come before each of the two."""
-        grace = min(self._deadline, MOST_GRACE_SECONDS)
+        """``places``: how many links come after each of the two."""
+        grace = min(self._deadline / 5, MOST_GRACE_SECONDS)
         first, second = (
-            Link(members, deadline_seconds=self._deadline, grace_seconds=place * grace)
+            Link(
+                members,
+                deadline_seconds=self._deadline,
+                patience_seconds=self._deadline - place * grace,
+            )
             for place in places
         )
         return first, second
