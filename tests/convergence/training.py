@@ -1,30 +1,35 @@
-"""One training run: a task, a recipe and a seed, with two workers in this process."""
+"""One training run: a task, a recipe and a seed, with one process for each worker, over gloo."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
+from tests.distributed import launch
 from thinwire.lab import cnn, gpt
-from thinwire.lab.data.fashion import Fashion
-from thinwire.lab.text import Corpus, draw
+from thinwire.lab.data.fashion import Pictures, read_fashion
+from thinwire.lab.text import draw, read_corpus
 
-WORKERS = 2
+RUN_SECONDS = 3000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A network and its data. ``loss_of`` draws the batch of one worker; ``logits_of`` gives
-    logits and targets of all held-out data."""
+    """A network and its data. ``draw`` makes the batch of one worker; ``logits_of`` gives logits
+    and targets of all held-out data."""
 
     build: Callable[[int], nn.Module]
-    loss_of: Callable[[nn.Module, torch.Generator], Tensor]
+    draw: Callable[[torch.Generator], Any]
+    loss_of: Callable[[nn.Module, Any], Tensor]
     logits_of: Callable[[nn.Module], tuple[Tensor, Tensor]]
 
 
@@ -52,43 +57,81 @@ class Outcome:
     last_nbytes: float
 
 
-def fashion_task(data: Fashion, *, rows: int) -> Task:
-    def loss_of(net: nn.Module, generator: torch.Generator) -> Tensor:
-        batch = data.training.draw(rows, generator)
+@cache
+def fashion_task() -> Task:
+    data = read_fashion()
+
+    def loss_of(net: nn.Module, batch: Pictures) -> Tensor:
         return functional.cross_entropy(net(batch.pixels), batch.labels)
 
     def logits_of(net: nn.Module) -> tuple[Tensor, Tensor]:
         return net(data.test.pixels), data.test.labels
 
-    return Task(lambda seed: cnn.build(seed=seed), loss_of, logits_of)
+    return Task(
+        lambda seed: cnn.build(seed=seed),
+        lambda generator: data.training.draw(16, generator),
+        loss_of,
+        logits_of,
+    )
 
 
-def text_task(corpus: Corpus, settings: gpt.GPTSettings, *, rows: int) -> Task:
+@cache
+def text_task() -> Task:
+    corpus, settings = read_corpus(), gpt.GPTSettings(context=16, layers=1, heads=2, width=16)
     held_out = draw(corpus.held_out, 1024, settings.context, torch.Generator().manual_seed(0))
-
-    def loss_of(net: nn.Module, generator: torch.Generator) -> Tensor:
-        return gpt.next_token_loss(net, draw(corpus.training, rows, settings.context, generator))
 
     def logits_of(net: nn.Module) -> tuple[Tensor, Tensor]:
         return net(held_out[:, :-1]).flatten(0, 1), held_out[:, 1:].flatten()
 
-    return Task(lambda seed: gpt.build(settings, seed=seed), loss_of, logits_of)
+    return Task(
+        lambda seed: gpt.build(settings, seed=seed),
+        lambda generator: draw(corpus.training, 8, settings.context, generator),
+        gpt.next_token_loss,
+        logits_of,
+    )
 
 
-def train(task: Task, length: Length, recipe: tw.Recipe, *, momentum: float, seed: int) -> Outcome:
+TASKS = {"fashion": fashion_task, "text": text_task}
+
+
+def train(
+    task: str, length: Length, recipe: tw.Recipe, *, momentum: float, seed: int, workers: int
+) -> Outcome:
     """Train from scratch. ``momentum`` is the optimizer's. Equal seeds have equal first weights
     and equal batches."""
+    results = launch.run(
+        train_rank,
+        task,
+        length,
+        recipe,
+        momentum,
+        seed,
+        ranks=workers,
+        deadline_seconds=RUN_SECONDS,
+    )
+    outcome: Outcome = results[0]
+    return outcome
+
+
+def train_rank(name: str, length: Length, recipe: tw.Recipe, momentum: float, seed: int) -> Outcome:
+    task = TASKS[name]()
     net = task.build(seed)
-    optimizer = torch.optim.SGD(net.parameters(), momentum=momentum)
-    cluster = tw.VirtualCluster(net, optimizer, recipe, workers=WORKERS, seed=seed)
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=length.rate(0), momentum=momentum)
     generator = torch.Generator().manual_seed(seed)
-    nbytes = []
-    for step in range(length.steps):
-        optimizer.param_groups[0]["lr"] = length.rate(step)
-        cluster.step(lambda worker: task.loss_of(net, generator))
-        assert cluster.last is not None
-        nbytes.append(cluster.last.pushed_nbytes + cluster.last.pulled_nbytes)
-    return Outcome(*score(task, net), statistics.fmean(nbytes), nbytes[-1])
+    nbytes = [0]
+    with tw.compress_ddp(model, recipe, optimizer=optimizer, seed=seed) as compression:
+        for step in range(length.steps):
+            optimizer.param_groups[0]["lr"] = length.rate(step)
+            batches = [task.draw(generator) for _ in range(dist.get_world_size())]
+            optimizer.zero_grad()
+            loss = task.loss_of(model, batches[dist.get_rank()])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if step >= length.steps - 2:
+                stats = compression.stats()
+                nbytes.append(stats.pushed_nbytes + stats.pulled_nbytes)
+    return Outcome(*score(task, net), nbytes[-1] / length.steps, nbytes[-1] - nbytes[-2])
 
 
 @torch.no_grad()
