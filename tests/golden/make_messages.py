@@ -11,15 +11,18 @@ from thinwire.wire.body import Entry
 from thinwire.wire.frame import SERVER, Frame, pack
 from thinwire.wire.messages import (
     CatchUp,
+    CaughtUp,
     Describe,
     Described,
     Heartbeat,
     Join,
+    Late,
     Leave,
     Message,
     Push,
     Reason,
     Refusal,
+    Report,
     Update,
     Welcome,
     encode,
@@ -38,6 +41,7 @@ FROM_WORKER: dict[str, Message] = {
     "catch-up": CatchUp(version=0x0102030405060708),
     "heartbeat-worker": Heartbeat(version=9),
     "leave-worker": Leave(Reason.DONE, ""),
+    "report": Report(owed=0.75),
     "describe": Describe(1, 2, "dgc", (Described("fc.weight", (10, 784)), Described("é", ()))),
 }
 FROM_SERVER: dict[str, Message] = {
@@ -46,6 +50,8 @@ FROM_SERVER: dict[str, Message] = {
     "refusal-join": Refusal(12, Reason.DIGEST, "the recipe is onebit, yours is top-k"),
     "refusal-push": Refusal(12, Reason.STALE, "3 versions behind, 2 allowed", (0, 7, 0xFFFFFFFF)),
     "heartbeat-server": Heartbeat(version=12),
+    "caught-up": CaughtUp(version=11),
+    "late": Late(version=13, workers=(0, 2)),
     "leave-server": Leave(Reason.LOST, "worker 2 is gone since step 41 · naïve"),
 }
 MESSAGES: dict[str, Message] = FROM_WORKER | FROM_SERVER

@@ -12,15 +12,18 @@ from thinwire.wire.body import Entry
 from thinwire.wire.frame import Frame, frame_nbytes, pack, unpack
 from thinwire.wire.messages import (
     CatchUp,
+    CaughtUp,
     Describe,
     Described,
     Heartbeat,
     Join,
+    Late,
     Leave,
     Message,
     Push,
     Reason,
     Refusal,
+    Report,
     Update,
     Welcome,
     decode,
@@ -51,6 +54,9 @@ MESSAGE: st.SearchStrategy[Message] = st.one_of(
     st.builds(Refusal, U64, REASON, TEXT),
     st.builds(CatchUp, U64),
     st.builds(Heartbeat, U64),
+    st.builds(CaughtUp, U64),
+    st.builds(Late, U64, PIECES),
+    st.builds(Report, RATE),
     st.builds(Leave, REASON, TEXT),
     st.builds(
         lambda server, more, recipe, tensors: Describe(server, server + more, recipe, tensors),
@@ -145,6 +151,9 @@ def lawful(session: Session, version: int) -> st.SearchStrategy[Message]:
         Refusal: Refusal(version, Reason.STALE, "too old", (1,)),
         CatchUp: CatchUp(version),
         Heartbeat: Heartbeat(version),
+        CaughtUp: CaughtUp(version),
+        Late: Late(version, (0, 2)),
+        Report: Report(0.5),
         Leave: Leave(Reason.DONE, ""),
         Describe: Describe(0, 2, "dense", (Described("w", (3, 4)),)),
     }

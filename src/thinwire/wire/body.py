@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from thinwire import errors
-from thinwire.wire.frame import Limits, check_bytes, check_uint
+from thinwire.wire.frame import DEFAULT_LIMITS, Limits, check_bytes, check_uint
 
 _FLOAT64 = struct.Struct("<d")
 _ROW = struct.Struct("<IHII")  # piece codec numel nbytes
@@ -62,6 +62,11 @@ def check_text(where: str, text: str) -> None:
         raise errors.LocalProtocolError(
             f"{where}: text has no UTF-8 encoding at character {error.start} of {len(text)}"
         ) from None
+
+
+def shortened(text: str) -> str:
+    """As much of ``text`` as any message may carry, and all of it UTF-8."""
+    return text.encode(errors="replace")[: DEFAULT_LIMITS.max_text_nbytes].decode(errors="ignore")
 
 
 class Writer:

@@ -320,8 +320,85 @@ def _read_tensor(body: Reader) -> Described:
     return Described(body.text(), tuple(body.uint(4) for _ in range(body.uint(1))))
 
 
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Server to worker: all updates up to ``version`` are sent.
+
+    Ends the answer to ``Join`` and ``CatchUp``. If that is not the newest one the worker asks for
+    more when it has taken these, so that no history is too long to be sent.
+    """
+
+    kind: ClassVar[int] = 10
+    version: int
+
+    def __post_init__(self) -> None:
+        check_uint("caughtup: version", self.version, bits=64)
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+
+    @classmethod
+    def read(cls, body: Reader) -> CaughtUp:
+        return cls(body.uint(8))
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Server to worker: ``version`` is open for long, and these ``workers`` have not pushed."""
+
+    kind: ClassVar[int] = 11
+    version: int
+    workers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_uint("late: version", self.version, bits=64)
+        check_ascending("late", self.workers)
+        for worker in self.workers:
+            check_uint("late: worker", worker, bits=32)
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+        body.pieces(self.workers)
+
+    @classmethod
+    def read(cls, body: Reader) -> Late:
+        return cls(body.uint(8), body.pieces())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Worker to server, now and then: the norm of what it owes, which is lost if it is lost."""
+
+    kind: ClassVar[int] = 12
+    owed: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.owed) or math.copysign(1.0, self.owed) < 0:
+            raise errors.LocalProtocolError(
+                f"report: owed {self.owed}, expected a finite number, not negative"
+            )
+
+    def write(self, body: Writer) -> None:
+        body.float64(self.owed)
+
+    @classmethod
+    def read(cls, body: Reader) -> Report:
+        return cls(body.float64())
+
+
 Message: TypeAlias = (
-    Join | Welcome | Push | Update | Refusal | CatchUp | Heartbeat | Leave | Describe
+    Join
+    | Welcome
+    | Push
+    | Update
+    | Refusal
+    | CatchUp
+    | Heartbeat
+    | Leave
+    | Describe
+    | CaughtUp
+    | Late
+    | Report
 )
 
 MESSAGES: Mapping[int, type[Message]] = {cls.kind: cls for cls in get_args(Message)}

@@ -26,13 +26,16 @@ from thinwire import errors
 from thinwire.wire.frame import DEFAULT_LIMITS, SERVER, Frame, Limits
 from thinwire.wire.messages import (
     CatchUp,
+    CaughtUp,
     Describe,
     Heartbeat,
     Join,
+    Late,
     Leave,
     Message,
     Push,
     Refusal,
+    Report,
     Update,
     Welcome,
     decode,
@@ -74,6 +77,7 @@ SENDS: Mapping[Role, Table] = {
         State.READY: {
             Push: State.READY,
             CatchUp: State.READY,
+            Report: State.READY,
             Heartbeat: State.READY,
             Leave: State.LEAVING,
         },
@@ -83,7 +87,9 @@ SENDS: Mapping[Role, Table] = {
         State.JOINING: {Welcome: State.READY, Refusal: State.CLOSED},
         State.READY: {
             Update: State.READY,
+            CaughtUp: State.READY,
             Refusal: State.READY,
+            Late: State.READY,
             Heartbeat: State.READY,
             Leave: State.LEAVING,
         },
@@ -97,13 +103,17 @@ RECEIVES: Mapping[Role, Table] = {
         State.JOINING: {Welcome: State.READY, Refusal: State.CLOSED, Leave: State.CLOSED},
         State.READY: {
             Update: State.READY,
+            CaughtUp: State.READY,
             Refusal: State.READY,
+            Late: State.READY,
             Heartbeat: State.READY,
             Leave: State.LEFT,
         },
         State.LEAVING: {
             Update: State.LEAVING,
+            CaughtUp: State.LEAVING,
             Refusal: State.LEAVING,
+            Late: State.LEAVING,
             Heartbeat: State.LEAVING,
             Leave: State.CLOSED,
         },
@@ -114,12 +124,14 @@ RECEIVES: Mapping[Role, Table] = {
         State.READY: {
             Push: State.READY,
             CatchUp: State.READY,
+            Report: State.READY,
             Heartbeat: State.READY,
             Leave: State.LEFT,
         },
         State.LEAVING: {
             Push: State.LEAVING,
             CatchUp: State.LEAVING,
+            Report: State.LEAVING,
             Heartbeat: State.LEAVING,
             Leave: State.CLOSED,
         },
@@ -226,7 +238,7 @@ class Session:
         """Check the three orders, and remember what the next message is compared with."""
         if isinstance(message, Join):
             self._joined_version = message.version
-        elif isinstance(message, Welcome | CatchUp):
+        elif isinstance(message, Welcome | CatchUp | CaughtUp):
             name = type(message).__name__.lower()
             _check_at_least(f"{name}: version", message.version, self._joined_version)
         elif isinstance(message, Update):

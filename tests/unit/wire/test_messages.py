@@ -14,15 +14,18 @@ from thinwire.wire.frame import Frame, Limits
 from thinwire.wire.messages import (
     MESSAGES,
     CatchUp,
+    CaughtUp,
     Describe,
     Described,
     Heartbeat,
     Join,
+    Late,
     Leave,
     Message,
     Push,
     Reason,
     Refusal,
+    Report,
     Update,
     Welcome,
     decode,
@@ -56,7 +59,7 @@ def update(*rows: bytes, payloads: bytes = b"", count: int | None = None) -> byt
 
 
 def test_kinds_are_unique() -> None:
-    assert sorted(MESSAGES) == list(range(1, 10))
+    assert sorted(MESSAGES) == list(range(1, 13))
     assert all(cls.kind == kind for kind, cls in MESSAGES.items())
 
 
@@ -80,6 +83,9 @@ def test_kinds_are_unique() -> None:
         ),
         (CatchUp(9), struct.pack("<Q", 9)),
         (Heartbeat(9), struct.pack("<Q", 9)),
+        (CaughtUp(9), struct.pack("<Q", 9)),
+        (Late(9, (2, 7)), struct.pack("<QIII", 9, 2, 2, 7)),
+        (Report(0.5), struct.pack("<d", 0.5)),
         (Leave(Reason.DONE, "bye"), struct.pack("<HI3s", 10, 3, b"bye")),
     ],
 )
@@ -105,9 +111,9 @@ def test_payloads_are_read_as_views_of_the_body() -> None:
     assert message.entries[0].payload.obj is body
 
 
-@pytest.mark.parametrize("kind", [0, 10, 255])
+@pytest.mark.parametrize("kind", [0, 13, 255])
 def test_unknown_kinds_are_refused(kind: int) -> None:
-    with pytest.raises(errors.RemoteProtocolError, match=rf"frame: kind {kind}, expected 1\.\.9"):
+    with pytest.raises(errors.RemoteProtocolError, match=rf"frame: kind {kind}, expected 1\.\.12"):
         read(kind, b"")
 
 
@@ -195,6 +201,11 @@ def test_right_learning_rates_are_kept_exactly(rate: float) -> None:
         (lambda: Refusal(9, Reason.DONE, "", (1,)), "1 pieces with DONE, expected none"),
         (lambda: CatchUp(BIG), "catchup: version"),
         (lambda: Heartbeat(-1), "heartbeat: version -1"),
+        (lambda: CaughtUp(-1), "caughtup: version -1"),
+        (lambda: Late(1, (2, 2)), "late: piece 2 after piece 2"),
+        (lambda: Late(1, (-1,)), "late: worker -1"),
+        (lambda: Report(-0.5), "report: owed -0.5"),
+        (lambda: Report(float("nan")), "report: owed nan"),
         (lambda: Leave(Reason.DONE, "a\udfff"), "no UTF-8 encoding at character 1 of 2"),
         (lambda: entry(1 << 32), "entry: piece 4294967296"),
         (lambda: Entry(1, 1 << 16, 1, memoryview(b"")), "entry: codec 65536"),
