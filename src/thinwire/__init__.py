@@ -34,6 +34,10 @@ from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe, clan, dense, dgc, doublesqueeze
+from thinwire.server.retention import LogSettings
+from thinwire.server.server import Server
+from thinwire.transport.keys import Keys, ServerCurve, WorkerCurve
+from thinwire.worker.client import Client, ClientStats
 from thinwire.worker.compression import Compression
 from thinwire.worker.ddp import compress_ddp
 from thinwire.worker.stats import Stats
@@ -41,6 +45,8 @@ from thinwire.worker.virtual import VirtualCluster
 
 __all__ = [
     "BFloat16",
+    "Client",
+    "ClientStats",
     "Clip",
     "Compression",
     "Compressor",
@@ -51,8 +57,10 @@ __all__ = [
     "Float16",
     "Float32",
     "Key",
+    "Keys",
     "LocalProtocolError",
     "LogError",
+    "LogSettings",
     "Momentum",
     "NoFeedback",
     "NonFiniteError",
@@ -65,6 +73,8 @@ __all__ = [
     "Refused",
     "RemoteProtocolError",
     "Residual",
+    "Server",
+    "ServerCurve",
     "Stats",
     "ThinwireError",
     "TopK",
@@ -73,6 +83,7 @@ __all__ = [
     "TransportTimeout",
     "UnknownCodecError",
     "VirtualCluster",
+    "WorkerCurve",
     "WorkerLost",
     "by_name",
     "chain",

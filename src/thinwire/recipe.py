@@ -10,7 +10,7 @@ from thinwire.codec.policy import Chooser, as_policy, unless_dense_is_cheaper, v
 from thinwire.codec.schedule import warmup
 from thinwire.codec.sparse import Nonzero
 from thinwire.codec.topk import TopK
-from thinwire.feedback.base import Feedback, NoFeedback, chain
+from thinwire.feedback.base import Feedback, NoFeedback, chain, stages_of
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
@@ -33,6 +33,12 @@ class Recipe:
     def keeps_state(self) -> bool:
         """Whether anything is remembered from step to step."""
         return bool(self.push_feedback.init(0)) or bool(self.pull_feedback.init(0))
+
+    @property
+    def clips_model(self) -> bool:
+        """Whether gradients must all be there, for their common norm, before one is pushed."""
+        stages = stages_of(self.push_feedback)
+        return any(isinstance(stage, Clip) and stage.scope == "model" for stage in stages)
 
 
 def dense() -> Recipe:

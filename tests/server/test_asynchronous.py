@@ -15,6 +15,7 @@ import thinwire as tw
 from tests.server.servers import DEADLINE, RunningServer, network, plain_sgd
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
+from thinwire.wire.messages import Update, decode
 from thinwire.worker.client import Client
 
 WORKERS, VERSIONS = 3, 12
@@ -57,7 +58,7 @@ def owed(workers: Sequence[Worker], servers: Sequence[RunningServer], name: str)
     total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
     for worker in workers:
         states = worker.client._side.compressor.state_dict()
-        for piece in worker.client._pieces:
+        for piece in worker.client._joined().pieces:
             if piece.key.name == name and piece.name in states:
                 total[piece.start : piece.stop] += states[piece.name]["residual"] / WORKERS
     for server in servers:
@@ -77,7 +78,9 @@ def updates_of(servers: Sequence[RunningServer], name: str) -> Tensor:
     for server in servers:
         aggregate = server.service.aggregate
         assert aggregate is not None
-        for update in server.service._updates:
+        for frame in server.service.past.updates(after=0):
+            update = decode(frame)
+            assert isinstance(update, Update)
             for entry in update.entries:
                 piece = aggregate.pieces[entry.piece]
                 if piece.key.name == name:

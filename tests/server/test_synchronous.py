@@ -47,6 +47,6 @@ def test_a_server_that_is_restarted_goes_on_bit_for_bit(name: str, tmp_path: Pat
                     server.start()
 
         found = train([server.address], recipe, 2, 8, at_step=restart)
-        assert server.service.epoch == 4
+        assert server.service.members.epoch == 4
     assert restarted == {2, 4, 5}
     assert found == [virtual(recipe, 2, 8)] * 2

@@ -1,10 +1,10 @@
 """Which pushes count, and what they become. No I/O, no clock, no threads.
 
 Versions count per piece. A push goes into the version that is open when it comes. With ``quorum``
-pushes that version closes: wanted = residual + (1 / workers) * (sum of its pushes, in the order of
-workers and steps), the update is what the codec makes of it, and the residual is the rest. The
-weight is 1 / workers whatever the quorum, so that all updates and residuals together are the mean
-of all gradients.
+pushes, or with those of all workers that are not absent, that version closes:
+wanted = residual + (1 / workers) * (sum of its pushes, in the order of workers and steps), the
+update is what the codec makes of it, and the residual is the rest. The weight is 1 / workers
+whatever the quorum, so that all updates and residuals together are the mean of all gradients.
 
 The same pushes in the same order give the same updates, bit for bit: so a restarted server gets
 back to where it was by counting what its log holds.
@@ -15,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from thinwire.codec import registry
-from thinwire.compressor import Compressor, Encoded
+from thinwire.codec.dense import Float32
+from thinwire.compressor import LARGEST, Compressor, Encoded
 from thinwire.errors import CorruptPayloadError, RemoteProtocolError, UnknownCodecError
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
@@ -27,7 +30,10 @@ from thinwire.wire.messages import Push, Update
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of the pieces of one push, by their numbers."""
+    """What becomes of the pieces of one push, by their numbers.
+
+    Those that are ``stale`` go back to the worker; ``repeated`` ones were counted before.
+    """
 
     accepted: tuple[int, ...]
     stale: tuple[int, ...]
@@ -40,8 +46,15 @@ class Contribution:
 
     worker: int
     step: int
+    version: int
     learning_rate: float
     encoded: Encoded
+
+    @classmethod
+    def of(cls, worker: int, step: int, push: Push, entry: Entry) -> Contribution:
+        """One piece of a push, with a payload of its own."""
+        encoded = Encoded(entry.codec, entry.numel, bytes(entry.payload))
+        return cls(worker, step, push.version, push.learning_rate, encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,8 @@ class Aggregate:
         self.marks: dict[tuple[int, int], Mark] = {}
         """By worker and piece."""
         self.open: dict[int, list[Contribution]] = {number: [] for number in pieces}
+        self.absent: set[int] = set()
+        """Workers that nobody waits for: they are done, or lost."""
         # The random numbers of no worker, and the same whoever plays the server.
         self.compressor = Compressor(
             recipe.pull,
@@ -92,33 +107,60 @@ class Aggregate:
             mark = self.marks.get((worker, entry.piece))
             if mark is not None and step <= mark.step:
                 repeated.append(entry.piece)
-            elif self.versions[entry.piece] - push.version > self.rules.staleness:
+            elif self._is_stale(entry.piece, push.version, mark):
                 stale.append(entry.piece)
             else:
-                self._check_newer(worker, entry.piece, push.version, mark)
                 accepted.append(entry.piece)
         return Verdict(tuple(accepted), tuple(stale), tuple(repeated))
 
-    def count(self, worker: int, step: int, push: Push) -> list[Update]:
-        """Count the pieces that ``judge`` accepts; returns the updates of versions that closed."""
-        accepted = set(self.judge(worker, step, push).accepted)
-        closed: dict[int, list[Entry]] = {}
+    def count(
+        self, worker: int, step: int, push: Push, verdict: Verdict | None = None
+    ) -> list[Update]:
+        """Count the pieces that are accepted; returns the updates of versions that closed.
+
+        ``verdict`` is what ``judge`` has just said, if it was asked.
+        """
+        verdict = self.judge(worker, step, push) if verdict is None else verdict
+        accepted = set(verdict.accepted)
         for entry in push.entries:
             if entry.piece in accepted:
-                self._add(worker, step, push, entry)
-                if len(self.open[entry.piece]) == self.rules.quorum:
-                    answer = self._close(entry.piece)
-                    closed.setdefault(self.versions[entry.piece], []).append(answer)
-        return [Update(version, tuple(entries)) for version, entries in sorted(closed.items())]
+                self.open[entry.piece].append(Contribution.of(worker, step, push, entry))
+                self.marks[worker, entry.piece] = Mark(step, push.version)
+        return self._close_ready(entry.piece for entry in push.entries)
+
+    def steps(self, worker: int) -> int:
+        """How many steps of a worker were counted, be it only with some pieces."""
+        marks = (mark.step + 1 for (who, _), mark in self.marks.items() if who == worker)
+        return max(marks, default=0)
+
+    def leave(self, worker: int) -> list[Update]:
+        """Wait for this worker no more; returns the updates of versions that waited for it only."""
+        self.absent.add(worker)
+        return self._close_ready(self.pieces)
+
+    def enter(self, worker: int) -> None:
+        """Wait for this worker again."""
+        self.absent.discard(worker)
 
     def late(self) -> dict[int, list[int]]:
         """For each version that is open and has pushes: the workers that have not contributed."""
-        everyone = set(range(self.rules.workers))
         return {
-            self.versions[number] + 1: sorted(everyone - {one.worker for one in pushes})
+            self.versions[number] + 1: sorted(self._present() - {one.worker for one in pushes})
             for number, pushes in self.open.items()
             if pushes
         }
+
+    def _present(self) -> set[int]:
+        return set(range(self.rules.workers)) - self.absent
+
+    def _is_stale(self, number: int, version: int, mark: Mark | None) -> bool:
+        """Too old, or the second one on the same version.
+
+        A worker waits for a new version before it computes again, so it pushes once on each. But
+        the process that takes the place of a lost one does not know what that one pushed last.
+        """
+        again = mark is not None and version <= mark.version
+        return again or self.versions[number] - version > self.rules.staleness
 
     def _check(self, worker: int, entry: Entry, version: int) -> None:
         piece = self.pieces.get(entry.piece)
@@ -137,19 +179,25 @@ class Aggregate:
             registry.check(entry.codec, entry.payload, entry.numel)
         except (CorruptPayloadError, UnknownCodecError) as error:
             raise RemoteProtocolError(f"push of worker {worker}, {piece.name}: {error}") from error
-
-    def _check_newer(self, worker: int, number: int, version: int, mark: Mark | None) -> None:
-        """A worker waits for a new version before it computes again, so it pushes once on each."""
-        if mark is not None and version <= mark.version:
+        if entry.codec == Float32.wire_id and _overflows(entry.payload):
             raise RemoteProtocolError(
-                f"push of worker {worker}: a second one computed on version {version} of "
-                f"{self.pieces[number].name}"
+                f"push of worker {worker}, {piece.name}: an inf, a nan or an overflow, which would "
+                "spoil the weights of all"
             )
 
-    def _add(self, worker: int, step: int, push: Push, entry: Entry) -> None:
-        encoded = Encoded(entry.codec, entry.numel, bytes(entry.payload))
-        self.open[entry.piece].append(Contribution(worker, step, push.learning_rate, encoded))
-        self.marks[worker, entry.piece] = Mark(step, push.version)
+    def _close_ready(self, numbers: Iterable[int]) -> list[Update]:
+        closed: dict[int, list[Entry]] = {}
+        for number in numbers:
+            if self._is_ready(number):
+                answer = self._close(number)
+                closed.setdefault(self.versions[number], []).append(answer)
+        return [Update(version, tuple(entries)) for version, entries in sorted(closed.items())]
+
+    def _is_ready(self, number: int) -> bool:
+        pushes = self.open[number]
+        if len(pushes) >= self.rules.quorum:
+            return True
+        return bool(pushes and self.absent) and self._present() <= {one.worker for one in pushes}
 
     def _close(self, number: int) -> Entry:
         pushes = sorted(self.open[number], key=lambda one: (one.worker, one.step))
@@ -166,7 +214,7 @@ class Aggregate:
         return Entry(number, answer.wire_id, answer.numel, memoryview(answer.payload))
 
 
-def numbered(pieces: Iterable[Piece], owned: Iterable[int]) -> dict[int, Piece]:
-    """The pieces with these numbers."""
-    every = list(pieces)
-    return {number: every[number] for number in owned}
+def _overflows(payload: memoryview) -> bool:
+    """Whether float32 values hold an inf, a nan, or something as large as one."""
+    values = np.frombuffer(payload, np.float32)
+    return bool(values.size) and not (values.min() >= -LARGEST and values.max() <= LARGEST)

@@ -78,6 +78,11 @@ class Log:
         """Of all segments, without the snapshots."""
         return self.history.nbytes + self._segment.end
 
+    @property
+    def since(self) -> int:
+        """The lowest version that ``updates`` can follow."""
+        return self.history.since
+
     def append(self, parts: Sequence[Buffer]) -> None:
         """Add one whole frame, as one or more buffers of bytes, to the next commit.
 

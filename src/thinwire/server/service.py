@@ -1,6 +1,8 @@
 """A parameter server: hears workers, keeps what they said, and answers. Glue between the parts.
 
-One thread does everything here; the transport and the kernels have their own.
+One thread does everything here; the transport and the kernels have their own. It works in turns:
+take what has come, make it last, then speak. Nobody is told of anything that a restart could
+forget, and one commit serves all that came in the meantime.
 """
 
 from __future__ import annotations
@@ -8,45 +10,77 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from thinwire.errors import RemoteProtocolError, WorkerLost
 from thinwire.model import Model
 from thinwire.recipe import Recipe
 from thinwire.server.aggregate import Aggregate
+from thinwire.server.disk import Buffer
+from thinwire.server.joining import why_not
 from thinwire.server.log import Log
+from thinwire.server.members import Members, Peer
+from thinwire.server.past import Past, ShortPast
 from thinwire.server.recovery import Recovery
 from thinwire.server.rules import Rules
-from thinwire.transport.base import Listener, PeerGone, PeerId, Received
+from thinwire.server.state import restore, snapshot_of
+from thinwire.settings import check_choice, check_positive
+from thinwire.transport.base import Listener, PeerGone, Received
 from thinwire.wire import frame as frames
+from thinwire.wire.body import shortened
 from thinwire.wire.frame import Frame
 from thinwire.wire.messages import (
     CatchUp,
+    CaughtUp,
     Describe,
     Heartbeat,
     Join,
+    Late,
     Leave,
     Message,
     Push,
     Reason,
     Refusal,
+    Report,
     Update,
     Welcome,
     decode,
+    encode,
 )
-from thinwire.wire.session import Session, State
+from thinwire.wire.session import State
 
 _logger = logging.getLogger(__name__)
 
+ON_LOSS = ("stop", "continue")
 
-@dataclass(slots=True)
-class Peer:
-    """One connection: its session, and what it said before it joined."""
+LEAST_SNAPSHOT_NBYTES = 64 << 20
+"""Of log, between two snapshots."""
 
-    session: Session
-    description: Describe | None = None
-    described: bytes = b""
+_EVENTS_PER_TURN = 256
+_CATCH_UP_NBYTES = 8 << 20
+_GOODBYE_SECONDS = 5.0
+"""How long a connection may stay after its last word was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """A worker that is away for ``loss_seconds`` is lost: then ``on_loss`` is "stop" (everyone) or
+    "continue" (without it). A version that is open for ``late_seconds`` is worth a warning.
+    """
+
+    loss_seconds: float = 60.0
+    on_loss: str = "stop"
+    late_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_positive(self.loss_seconds, owner="Server", field="loss_seconds")
+        check_choice(self.on_loss, ON_LOSS, owner="Server", field="on_loss")
+        check_positive(self.late_seconds, owner="Server", field="late_seconds")
+
+
+DEFAULT_SETTINGS = ServiceSettings()
 
 
 class Service:
@@ -61,210 +95,316 @@ class Service:
         recipe: Recipe,
         rules: Rules,
         *,
+        settings: ServiceSettings = DEFAULT_SETTINGS,
         log: Log | None = None,
         recovery: Recovery | None = None,
-        loss_seconds: float = 60.0,
         seed: int = 0,
     ) -> None:
         """``recovery`` is what ``log`` held when it was opened."""
         self._listener, self._recipe, self._rules = listener, recipe, rules
-        self._log, self._seed = log, seed
-        self._loss_seconds = loss_seconds
-        self.run = int.from_bytes(os.urandom(7), "little") + 1 if log is None else log.run
-        self.epoch = 1 if log is None else log.epoch
+        self._settings, self._seed = settings, seed
+        self._log = log
+        self.past: Past = ShortPast() if log is None else log
+        run = int.from_bytes(os.urandom(7), "little") + 1 if log is None else log.run
+        self.members = Members(run, 1 if log is None else log.epoch)
         self.model: Model | None = None
         self.aggregate: Aggregate | None = None
-        self._peers: dict[PeerId, Peer] = {}
-        self._workers: dict[int, PeerId] = {}
-        self._gone_since: dict[int, float] = {}
-        self._updates: list[Update] = []
+        self.counters: Counter[str] = Counter()
+        """How many pushes were accepted, refused and repeated, and the bytes of each way."""
         self.done = False
-        self._restore(() if recovery is None else recovery.frames())
+        self._described: Frame | None = None
+        self._owed: dict[int, tuple[int, float]] = {}
+        self._updates: list[Update] = []
+        self._replies: list[tuple[Peer, Message, int]] = []
+        self._opened = self._warned = time.monotonic()
+        self._kept_nbytes = 0
+        """Since the last snapshot."""
+        if recovery is not None:
+            self._recover(recovery)
+
+    @property
+    def version(self) -> int:
+        """The newest one that all pieces have reached."""
+        return 0 if self.aggregate is None else self.aggregate.version
 
     def serve(self, *, stop: Callable[[], bool] = lambda: False, tick_seconds: float = 0.2) -> None:
         """Serve until all workers have left, or ``stop`` says so. Raises WorkerLost."""
         while not self.done and not stop():
-            event = self._listener.receive(deadline_seconds=tick_seconds)
-            if isinstance(event, Received):
-                self.hear(event)
-            elif isinstance(event, PeerGone):
-                self._forget(event.peer, event.reason)
-            self._check_losses()
+            self._turn(tick_seconds)
 
-    def hear(self, event: Received) -> None:
-        """One frame of one peer. What is wrong with it ends that peer's session, nothing else."""
-        peer = self._peers.get(event.peer)
+    def _turn(self, tick_seconds: float) -> None:
+        wait = tick_seconds
+        for _ in range(_EVENTS_PER_TURN):
+            event = self._listener.receive(deadline_seconds=wait)
+            if event is None:
+                break
+            self._take(event)
+            wait = 0.0
+        self._check_losses()
+        self._settle()
+        self._check_late()
+        for peer_id in self.members.overdue(before=time.monotonic() - _GOODBYE_SECONDS):
+            self._listener.drop(peer_id)
+
+    def _take(self, event: Received | PeerGone) -> None:
+        """One event. What is wrong with a frame ends that peer's session, nothing else."""
+        if isinstance(event, PeerGone):
+            peer = self.members.gone(event.peer)
+            if peer is not None:
+                self._end(peer, event.reason)
+            return
+        peer = self.members.find(event.peer)
         if peer is None:
-            peer = self._peers[event.peer] = Peer(Session.of_server(self.run, self.epoch))
+            return
+        self.counters["received_nbytes"] += len(event.frame)
         try:
             frame = frames.unpack(event.frame)
             message = peer.session.receive(frame)
-            self._act(event.peer, peer, frame, message, bytes(event.frame))
+            self._act(peer, frame, message, bytes(event.frame))
         except RemoteProtocolError as error:
-            self._dismiss(event.peer, peer, str(error))
+            self._dismiss(peer, str(error))
 
-    def _act(self, peer_id: PeerId, peer: Peer, frame: Frame, message: Message, raw: bytes) -> None:
+    def _act(self, peer: Peer, frame: Frame, message: Message, raw: bytes) -> None:
         if isinstance(message, Describe):
             peer.description, peer.described = message, raw
         elif isinstance(message, Join):
-            self._join(peer_id, peer, message)
+            self._join(peer, message, raw)
         elif isinstance(message, Push):
-            self._push(peer_id, peer, frame.step, message, raw)
+            self._push(peer, frame.step, message, raw)
         elif isinstance(message, CatchUp):
-            self._catch_up(peer_id, peer, after=message.version)
+            self._catch_up(peer, after=message.version)
+        elif isinstance(message, Report):
+            self._owed[peer.session.worker] = (frame.step, message.owed)
         elif isinstance(message, Leave):
-            self._leave(peer_id, peer, message)
+            self._leave(peer, message, raw)
 
-    def _join(self, peer_id: PeerId, peer: Peer, join: Join) -> None:
-        refusal = self._why_not(peer, join)
+    def _join(self, peer: Peer, join: Join, raw: bytes) -> None:
+        worker = peer.session.worker
+        refusal = why_not(
+            worker,
+            join,
+            peer.description,
+            recipe=self._recipe,
+            rules=self._rules,
+            model=self.model,
+            version=self.version,
+            since=self.past.since,
+            joined=worker in self.members.workers,
+        )
         if refusal is not None:
-            self._say(peer_id, peer, refusal)
-            self._forget(peer_id, refusal.text)
+            self._say(peer, refusal)
+            self._refuse(peer, refusal.text)
             return
         aggregate = self._adopted(peer)
-        self._workers[peer.session.worker] = peer_id
-        self._gone_since.pop(peer.session.worker, None)
-        rules = aggregate.rules
-        self._say(peer_id, peer, Welcome(aggregate.version, rules.quorum, rules.staleness))
-        self._catch_up(peer_id, peer, after=join.version)
-        _logger.info("worker %d joined at version %d", peer.session.worker, join.version)
-
-    def _why_not(self, peer: Peer, join: Join) -> Refusal | None:
-        version = 0 if self.aggregate is None else self.aggregate.version
-        worker, workers = peer.session.worker, self._rules.workers
-        if join.workers != workers:
-            text = f"this server has {workers} workers, you say {join.workers}"
-            return Refusal(version, Reason.DIGEST, text)
-        if worker >= workers:
-            text = f"worker {worker}: there are only workers 0 to {workers - 1}"
-            return Refusal(version, Reason.UNKNOWN_WORKER, text)
-        if worker in self._workers:
-            text = f"worker {worker} has joined already: does another process have the same rank?"
-            return Refusal(version, Reason.UNKNOWN_WORKER, text)
-        if peer.description is None:
-            return Refusal(version, Reason.DIGEST, "say what you train before you join")
-        model = self.model or Model(peer.description, workers)
-        if peer.description.recipe != repr(self._recipe):
-            text = f"the recipe here is {self._recipe!r}, yours is {peer.description.recipe}"
-            return Refusal(version, Reason.DIGEST, text[:1000])
-        difference = model.difference(peer.description)
-        if difference is not None or join.digest != model.digest:
-            return Refusal(version, Reason.DIGEST, (difference or "digests differ")[:1000])
-        if join.version > version:
-            text = f"you are at version {join.version}, this server only at {version}"
-            return Refusal(version, Reason.HISTORY, text)
-        return None
+        if worker in aggregate.absent:
+            self._keep(raw)
+            aggregate.enter(worker)
+        self.members.join(peer)
+        welcome = Welcome(self.version, self._rules.quorum, self._rules.staleness)
+        self._say(peer, welcome, step=aggregate.steps(worker))
+        self._catch_up(peer, after=join.version)
+        _logger.info("worker %d joined at version %d", worker, join.version)
 
     def _adopted(self, peer: Peer) -> Aggregate:
         """The aggregate, made from what the first worker describes."""
-        if self.aggregate is None and peer.description is not None:
-            self._adopt(peer.description)
-            if self._log is not None:
-                self._log.append([peer.described])
-                self._log.commit()
         if self.aggregate is None:
-            raise RemoteProtocolError("join without a description")
+            if peer.description is None:
+                raise RemoteProtocolError("not described what is trained")
+            self._adopt(peer.description, frames.unpack(memoryview(peer.described)))
+            self._keep(peer.described)
+        return self._running()
+
+    def _running(self) -> Aggregate:
+        if self.aggregate is None:
+            raise RemoteProtocolError("nobody has described what is trained")
         return self.aggregate
 
-    def _adopt(self, description: Describe) -> None:
-        self.model = Model(description, self._rules.workers)
-        self.aggregate = Aggregate(self._recipe, self.model.own(), self._rules, seed=self._seed)
+    def _adopt(self, description: Describe, described: Frame) -> None:
+        self.model, self._described = Model(description, self._rules.workers), described
+        pieces = self.model.own()
+        self.aggregate = Aggregate(self._recipe, pieces, self._rules, seed=self._seed)
+        state_nbytes = 4 * sum(piece.numel for piece in pieces.values())
+        # So much log costs as much as a snapshot or two: snapshots are a part of what is written.
+        self._snapshot_nbytes = max(4 * state_nbytes, LEAST_SNAPSHOT_NBYTES)
 
-    def _push(self, peer_id: PeerId, peer: Peer, step: int, push: Push, raw: bytes) -> None:
-        aggregate, worker = self._adopted(peer), peer.session.worker
+    def _push(self, peer: Peer, step: int, push: Push, raw: bytes) -> None:
+        aggregate, worker = self._running(), peer.session.worker
         verdict = aggregate.judge(worker, step, push)
-        if verdict.accepted and self._log is not None:
-            self._log.append([raw])
-            self._log.commit()  # only now does it count
-        updates = aggregate.count(worker, step, push)
+        if verdict.accepted:
+            self._keep(raw)
+        self._publish(aggregate.count(worker, step, push, verdict))
+        for name in ("accepted", "stale", "repeated"):
+            self.counters[name] += len(getattr(verdict, name))
         if verdict.stale:
             behind = aggregate.version - push.version
-            text = f"{behind} versions behind, {aggregate.rules.staleness} allowed"
-            refusal = Refusal(aggregate.version, Reason.STALE, text, verdict.stale)
-            self._say(peer_id, peer, refusal, step=step)
-        self._say(peer_id, peer, Heartbeat(aggregate.version), step=step)
+            text = f"{behind} versions behind, {self._rules.staleness} allowed, once on each"
+            self._say(peer, Refusal(self.version, Reason.STALE, text, verdict.stale), step=step)
+        self._say(peer, Heartbeat(self.version), step=step)
+
+    def _publish(self, updates: Iterable[Update]) -> None:
         for update in updates:
-            self._publish(update)
-
-    def _publish(self, update: Update) -> None:
-        self._remember(update)
-        for peer_id in self._workers.values():
-            self._say(peer_id, self._peers[peer_id], update)
-
-    def _remember(self, update: Update) -> None:
-        if self._log is None:
             self._updates.append(update)
+            self._keep(*frames.pack(self._encode(update)))
+            self._opened = self._warned = time.monotonic()
+
+    def _catch_up(self, peer: Peer, *, after: int) -> None:
+        """Send old updates, so many that a peer that reads at all can take them."""
+        self.past.commit()
+        nbytes, version = 0, after
+        for frame in self.past.updates(after=max(after, self.past.since)):
+            update = decode(frame)
+            if not isinstance(update, Update):
+                continue
+            if update.version != version and nbytes > _CATCH_UP_NBYTES:
+                break
+            version, nbytes = update.version, nbytes + len(frame.body)
+            self._say(peer, update)
+        self._say(peer, CaughtUp(version))
+
+    def _settle(self) -> None:
+        """Make it last, then say it; first layers first, because the next forward needs them."""
+        self.past.commit()
+        updates = sorted(self._updates, key=lambda one: (one.version, one.entries[0].piece))
+        replies, self._updates, self._replies = self._replies, [], []
+        for peer, message, step in replies:
+            self._send(peer, b"".join(frames.pack(self._encode(message, step=step))))
+        for update in updates:
+            frame = b"".join(frames.pack(self._encode(update)))
+            for peer in self.members.ready():
+                peer.session.send(update)
+                self._send(peer, frame)
+        self._keep_snapshot()
+
+    def _keep_snapshot(self) -> None:
+        log, aggregate, described = self._log, self.aggregate, self._described
+        if log is None or aggregate is None or described is None:
             return
-        session = Session.of_server(self.run, self.epoch)
-        self._log.append(frames.pack(session.encode(update)))
-        self._log.commit()
+        if self._kept_nbytes >= self._snapshot_nbytes:
+            run, epoch = self.members.run, self.members.epoch
+            log.snapshot(snapshot_of(aggregate, described, run=run, epoch=epoch))
+            self._kept_nbytes = 0
 
-    def _catch_up(self, peer_id: PeerId, peer: Peer, *, after: int) -> None:
-        for update in self._history(after):
-            self._say(peer_id, peer, update)
-
-    def _history(self, after: int) -> Iterator[Update]:
-        if self._log is None:
-            yield from (update for update in self._updates if update.version > after)
-            return
-        for frame in self._log.updates(after=after):
-            message = decode(frame)
-            if isinstance(message, Update):
-                yield message
-
-    def _restore(self, logged: Iterable[Frame]) -> None:
+    def _recover(self, recovery: Recovery) -> None:
         """Count again what was logged before a restart.
 
         Updates follow from pushes. One that was made but not logged any more is logged now.
         """
+        if recovery.snapshot is not None:
+            described = recovery.snapshot.pending[0]
+            self._again(described)
+            restore(self._running(), recovery.snapshot)
         missing: dict[tuple[int, ...], Update] = {}
-        for frame in logged:
+        for frame in recovery.frames():
+            self._kept_nbytes += len(frame.body)
             message = decode(frame)
-            if isinstance(message, Describe):
-                self._adopt(message)
-            elif isinstance(message, Push) and self.aggregate is not None:
-                for update in self.aggregate.count(frame.worker, frame.step, message):
-                    missing[_name(update)] = update
-            elif isinstance(message, Update):
+            if isinstance(message, Update):
                 missing.pop(_name(message), None)
+            else:
+                missing |= {_name(update): update for update in self._again(frame)}
         for update in missing.values():
-            self._remember(update)
+            self._keep(*frames.pack(self._encode(update)))
+        self.past.commit()
+        if self.aggregate is not None:
+            workers = {worker for worker, _ in self.aggregate.marks} - self.aggregate.absent
+            self.members.away_since = dict.fromkeys(workers, time.monotonic())
+            _logger.info("went back to version %d of run %d", self.version, self.members.run)
 
-    def _leave(self, peer_id: PeerId, peer: Peer, leave: Leave) -> None:
-        self._say(peer_id, peer, Leave(leave.reason, "goodbye"))
+    def _again(self, frame: Frame) -> list[Update]:
+        """What a logged frame did when it came."""
+        message = decode(frame)
+        if isinstance(message, Describe):
+            self._adopt(message, frame)
+        elif isinstance(message, Push):
+            return self._running().count(frame.worker, frame.step, message)
+        elif isinstance(message, Leave):
+            return self._running().leave(frame.worker)
+        elif isinstance(message, Join):
+            self._running().enter(frame.worker)
+        return []
+
+    def _leave(self, peer: Peer, leave: Leave, raw: bytes) -> None:
         worker = peer.session.worker
-        self._forget(peer_id, leave.text or leave.reason.name)
-        self._gone_since.pop(worker, None)
-        if leave.reason is Reason.DONE and not self._workers:
-            self.done = True
+        self._say(peer, Leave(leave.reason, "goodbye"))
+        self._end(peer, leave.text or leave.reason.name.lower())
+        if leave.reason is Reason.DONE:
+            self._without(worker, raw)
+            everyone = set(range(self._rules.workers))
+            self.done = everyone <= self._running().absent
 
-    def _dismiss(self, peer_id: PeerId, peer: Peer, why: str) -> None:
-        _logger.warning("worker %d is dismissed: %s", peer.session.worker, why)
+    def _without(self, worker: int, raw: bytes) -> None:
+        """Go on without a worker that will not come back."""
+        self.members.away_since.pop(worker, None)
+        self._keep(raw)
+        self._publish(self._running().leave(worker))
+
+    def _dismiss(self, peer: Peer, why: str) -> None:
         if peer.session.state is not State.CLOSED:
-            self._say(peer_id, peer, Leave(Reason.PROTOCOL, why[:500]))
-        self._forget(peer_id, why)
+            self._say(peer, Leave(Reason.PROTOCOL, shortened(why)))
+        self._refuse(peer, why)
 
-    def _forget(self, peer_id: PeerId, why: str) -> None:
-        peer = self._peers.pop(peer_id, None)
-        if peer is not None and self._workers.get(peer.session.worker) == peer_id:
-            del self._workers[peer.session.worker]
-            self._gone_since[peer.session.worker] = time.monotonic()
+    def _refuse(self, peer: Peer, why: str) -> None:
+        _logger.warning("refused connection %d, worker %d: %s", peer.id, peer.session.worker, why)
+        self.counters["refused"] += 1
+        self._end(peer, why)
+
+    def _end(self, peer: Peer, why: str) -> None:
+        if self.members.end(peer, now=time.monotonic()):
             _logger.info("worker %d is away: %s", peer.session.worker, why)
 
     def _check_losses(self) -> None:
-        for worker, since in self._gone_since.items():
+        for worker, since in list(self.members.away_since.items()):
             away = time.monotonic() - since
-            if away > self._loss_seconds:
-                version = 0 if self.aggregate is None else self.aggregate.version
-                text = f"worker {worker} is gone since {away:.0f} s, at version {version}"
-                for peer_id, peer in list(self._peers.items()):
-                    if peer.session.state is State.READY:
-                        self._say(peer_id, peer, Leave(Reason.LOST, text))
-                raise WorkerLost(text)
+            if away > self._settings.loss_seconds:
+                text = f"worker {worker} is lost: away for {away:.0f} s, {self._debt(worker)}"
+                if self._settings.on_loss == "stop":
+                    self._stop_all(text)
+                _logger.warning("%s; going on without it", text)
+                run, epoch = self.members.run, self.members.epoch
+                leave = Leave(Reason.LOST, text)
+                frame = encode(leave, run=run, epoch=epoch, worker=worker, step=0)
+                self._without(worker, b"".join(frames.pack(frame)))
 
-    def _say(self, peer_id: PeerId, peer: Peer, message: Message, *, step: int = 0) -> None:
+    def _debt(self, worker: int) -> str:
+        if worker not in self._owed:
+            return f"at version {self.version}; what it owed is not known"
+        step, owed = self._owed[worker]
+        return f"at version {self.version}; it owed a residual of norm {owed:.6g} after step {step}"
+
+    def _stop_all(self, text: str) -> None:
+        for peer in self.members.ready():
+            self._say(peer, Leave(Reason.LOST, shortened(text)))
+        self._settle()
+        raise WorkerLost(text)
+
+    def _check_late(self) -> None:
+        """Name who is waited for, every so often."""
+        now = time.monotonic()
+        if self.aggregate is None or now - self._warned < self._settings.late_seconds:
+            return
+        self._warned = now
+        for version, workers in list(self.aggregate.late().items())[:1]:
+            seconds = now - self._opened
+            _logger.warning("version %d waits for workers %s, %.0f s", version, workers, seconds)
+            for peer in self.members.ready():
+                self._say(peer, Late(version, tuple(workers)))
+
+    def _say(self, peer: Peer, message: Message, *, step: int = 0) -> None:
+        """At the end of this turn."""
         peer.session.send(message, step=step)
-        self._listener.send(peer_id, frames.pack(peer.session.encode(message, step=step)))
+        self._replies.append((peer, message, step))
+
+    def _encode(self, message: Message, *, step: int = 0) -> Frame:
+        run, epoch = self.members.run, self.members.epoch
+        return encode(message, run=run, epoch=epoch, worker=frames.SERVER, step=step)
+
+    def _send(self, peer: Peer, frame: bytes) -> None:
+        self.counters["sent_nbytes"] += len(frame)
+        self._listener.send(peer.id, frame)
+
+    def _keep(self, *parts: Buffer) -> None:
+        """With the next commit."""
+        self.past.append(parts)
+        self._kept_nbytes += sum(map(len, parts))
 
 
 def _name(update: Update) -> tuple[int, ...]:

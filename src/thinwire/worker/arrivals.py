@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 
 from thinwire.compressor import Encoded
-from thinwire.errors import TransportTimeout
+from thinwire.errors import TransportTimeout, WorkerLost
 from thinwire.gradient.pieces import Piece
-from thinwire.wire.messages import Refusal, Update
+from thinwire.wire.body import Entry
+from thinwire.wire.messages import Late, Update
 
 
 class Arrivals:
-    """What servers said. Their threads put it here; the training script takes it out."""
+    """What servers said. Their threads put it here; those of the training take it out."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self._pieces = list(pieces)
+    def __init__(self, pieces: Sequence[Piece], *, version: int) -> None:
+        """``version`` is the last one that was applied."""
+        self._pieces = pieces
         self._changed = threading.Condition()
         self._versions: dict[int, dict[int, Encoded]] = {}
-        self._refused: list[tuple[int, Refusal]] = []
+        self._refused: list[Entry] = []
+        self._late: Late | None = None
         self._error: BaseException | None = None
-        self.version = 0
-        """The last one that was taken."""
+        self.version = version
+        self.refused_pieces = 0
 
     def update(self, update: Update) -> None:
         with self._changed:
@@ -31,9 +34,14 @@ class Arrivals:
                     into[entry.piece] = Encoded(entry.codec, entry.numel, bytes(entry.payload))
                 self._changed.notify_all()
 
-    def refused(self, step: int, refusal: Refusal) -> None:
+    def refused(self, entries: Collection[Entry]) -> None:
         with self._changed:
-            self._refused.append((step, refusal))
+            self._refused += entries
+            self.refused_pieces += len(entries)
+
+    def late(self, late: Late) -> None:
+        with self._changed:
+            self._late = late
 
     def failed(self, error: BaseException) -> None:
         with self._changed:
@@ -43,36 +51,66 @@ class Arrivals:
     def applied(self) -> int:
         return self.version
 
-    def take_refused(self) -> list[tuple[int, Refusal]]:
+    def take_refused(self) -> list[Entry]:
         with self._changed:
             taken, self._refused = self._refused, []
             return taken
 
-    def wait_for_next(self, *, deadline_seconds: float) -> None:
-        """Wait until the next version is there as a whole; raise what went wrong instead."""
-        wanted = self.version + 1
+    def wait_for(
+        self, version: int, numbers: Collection[int], *, step: int, deadline_seconds: float
+    ) -> None:
+        """Wait until these pieces of a version are there; raise what went wrong instead."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._error is not None or self._is_whole(wanted), timeout=deadline_seconds
+                lambda: self._error is not None or self._has(version, numbers),
+                timeout=deadline_seconds,
             )
             if self._error is not None:
                 raise self._error
-            if not self._is_whole(wanted):
-                there = self._versions.get(wanted, {})
-                missing = [p.name for i, p in enumerate(self._pieces) if i not in there]
-                raise TransportTimeout(
-                    f"version {wanted} did not come within {deadline_seconds:g} s: "
-                    f"{', '.join(missing[:5])} and {max(0, len(missing) - 5)} more are missing"
-                )
+            if not self._has(version, numbers):
+                raise self._missing(version, numbers, step, deadline_seconds)
+
+    def take(self, version: int, numbers: Sequence[int]) -> list[Encoded]:
+        """These pieces of a version, which are there."""
+        with self._changed:
+            found = self._versions[version]
+            taken = [found.pop(number) for number in numbers]
+            if not found and version == self.version + 1:
+                del self._versions[version]
+            return taken
+
+    def applied_all(self, version: int) -> None:
+        """All pieces of this version were taken and are being used."""
+        with self._changed:
+            self.version = version
 
     def take_next(self) -> list[Encoded] | None:
         """The next version, by number of piece, if it is there as a whole."""
+        everything = range(len(self._pieces))
         with self._changed:
-            if not self._is_whole(self.version + 1):
+            if not self._has(self.version + 1, everything):
                 return None
             self.version += 1
             found = self._versions.pop(self.version)
-            return [found[number] for number in range(len(self._pieces))]
+            return [found[number] for number in everything]
 
-    def _is_whole(self, version: int) -> bool:
-        return len(self._versions.get(version, {})) == len(self._pieces)
+    def _has(self, version: int, numbers: Collection[int]) -> bool:
+        there = self._versions.get(version, {})
+        if len(numbers) == len(self._pieces):
+            return len(there) == len(self._pieces)
+        return all(number in there for number in numbers)
+
+    def _missing(
+        self, version: int, numbers: Collection[int], step: int, seconds: float
+    ) -> TransportTimeout | WorkerLost:
+        there = self._versions.get(version, {})
+        missing = [self._pieces[number].name for number in numbers if number not in there]
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        text = (
+            f"step {step}: version {version} of {', '.join(missing[:3])}{more} did not come within "
+            f"{seconds:g} s"
+        )
+        if self._late is not None and self._late.version == version:
+            names = ", ".join(map(str, self._late.workers))
+            return WorkerLost(f"{text}: the servers wait for workers {names}")
+        return TransportTimeout(f"{text}, and the servers do not say why")

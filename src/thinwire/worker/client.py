@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
+from thinwire import _native
 from thinwire.compressor import Encoded, flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import Piece, batches
-from thinwire.gradient.placement import place
-from thinwire.model import Model, describe
+from thinwire.gradient.pieces import BATCH_NUMEL
 from thinwire.recipe import Recipe
 from thinwire.settings import check_positive, check_whole
-from thinwire.transport import zeromq
-from thinwire.transport.base import Connection
 from thinwire.transport.keys import WorkerCurve
-from thinwire.wire.messages import Push
-from thinwire.worker.arrivals import Arrivals
-from thinwire.worker.desk import Desk
 from thinwire.worker.momentum import take_over_momentum
-from thinwire.worker.sides import Round, WorkerSide, decode_into, entries
+from thinwire.worker.pipeline import Pipeline
+from thinwire.worker.servers import Connect, Servers, connect_with, finite_push
+from thinwire.worker.sides import Round, WorkerSide, decode_into
+from thinwire.worker.state import States, by_parameter, by_piece
+from thinwire.worker.stats import Tally, TensorStats, residual_ratios
 
-Connect = Callable[[str, float], Connection]
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """One worker, since it was attached.
+
+    ``dense_nbytes`` are its gradients in float32, ``pushed_nbytes`` and ``pulled_nbytes`` what
+    became of them in each direction. ``sent_nbytes`` and ``received_nbytes`` are frames and all,
+    also those that were sent again. ``refused_pieces`` came too late and are owed again.
+    ``overflowed_pieces`` had an inf or a nan and were left out.
+    """
+
+    steps: int
+    version: int
+    dense_nbytes: int
+    pushed_nbytes: int
+    pulled_nbytes: int
+    sent_nbytes: int
+    received_nbytes: int
+    refused_pieces: int
+    overflowed_pieces: int
+    rejoined: int
+    encode_seconds: float
+    residual_ratio: float | None
+    tensors: dict[str, TensorStats]
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes, both ways together."""
+        return 2 * self.dense_nbytes / max(1, self.pushed_nbytes + self.pulled_nbytes)
 
 
 class Client:
-    """Trains ``net`` with other workers through servers, without a process group.
+    """Trains a network with other workers through servers, without a process group.
 
-    After each backward, ``step()`` sends what is left, waits for the next version of all weights'
-    gradients, and does one optimizer step for every version that is there.
+    Gradients are compressed and sent while backward goes on. ``step()`` waits for the next version
+    of all of them, and does one optimizer step for every version that is there. So at equal
+    ``version`` all workers have equal weights, whatever the optimizer.
     """
 
     def __init__(
@@ -46,71 +82,154 @@ class Client:
         keys: WorkerCurve | None = None,
         insecure: bool = False,
         deadline_seconds: float = 60.0,
+        report_seconds: float = 1.0,
+        overlap: bool = True,
         seed: int = 0,
         connect: Connect | None = None,
     ) -> None:
-        """``connect`` replaces the transport, for tests."""
+        """``servers`` are addresses such as "tcp://host:5555", the same for all workers.
+
+        With ``overlap=False`` gradients are sent by ``step()``, so that a script can change them
+        before. ``report_seconds``: how often servers are told what this worker owes, which would be
+        lost with it. ``connect`` replaces the transport, for tests.
+        """
         check_whole(workers, least=1, owner="Client", field="workers")
         check_whole(rank, least=0, owner="Client", field="rank")
         check_positive(deadline_seconds, owner="Client", field="deadline_seconds")
-        if not servers:
-            raise ConfigError("Client: at least one server is needed")
-        self._servers, self._recipe = list(servers), recipe
+        if rank >= workers:
+            raise ConfigError(f"Client: rank {rank}, but ranks of {workers} workers begin with 0")
+        self._addresses, self._recipe = list(servers), recipe
         self._rank, self._workers = rank, workers
-        self._deadline = deadline_seconds
+        self._deadline, self._report_seconds = deadline_seconds, report_seconds
+        self._overlap, self._pausing = overlap and not recipe.clips_model, False
+        self._connect = connect or connect_with(keys, insecure=insecure)
         self._side = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
-        self._connect = connect or _connect_with(keys, insecure=insecure)
-        self._parameters: dict[str, Tensor] = {}
-        self._desks: list[Desk] = []
+        self._tally = Tally()
+        self._overflowed = 0
+        self._servers: Servers | None = None
+        self._loaded: dict[str, Any] = {}
         self.steps = 0
+        """How many times gradients were pushed, since the beginning of this worker's training."""
 
-    def attach(self, net: nn.Module, optimizer: Optimizer) -> None:
-        """Join the servers. All workers must begin with the same weights."""
+    def attach(
+        self,
+        net: nn.Module,
+        optimizer: Optimizer,
+        *,
+        scheduler: LRScheduler | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Join the servers, and catch up with them.
+
+        All workers must begin with the same weights, those of ``version``: 0, or the version of the
+        checkpoint that ``net`` and ``optimizer`` were loaded from. ``scheduler`` is stepped once
+        for every version, so that all workers apply a version with the same learning rate.
+        """
+        if self._servers is not None:
+            raise ConfigError("Client: attached already")
         take_over_momentum(self._recipe, optimizer)
-        self._optimizer = optimizer
+        self._optimizer, self._scheduler = optimizer, scheduler
         self._parameters = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        keys = [Key(name, tuple(p.shape)) for name, p in self._parameters.items()]
-        own = [
-            describe(keys, self._recipe, server=i, servers=len(self._servers))
-            for i in range(len(self._servers))
-        ]
-        models = [Model(one, self._workers) for one in own]
-        self._pieces = models[0].pieces
-        self._owners = place(self._pieces, owners=len(self._servers))
-        self._arrivals = Arrivals(self._pieces)
-        self._sent: dict[int, dict[int, Encoded]] = {}
-        self._desks = [
-            Desk(
-                lambda seconds, address=address: self._connect(address, seconds),  # type: ignore[misc]
-                model.description,
-                model.digest,
-                self._arrivals,
-                rank=self._rank,
-                workers=self._workers,
-                pieces=len(self._pieces),
-                deadline_seconds=self._deadline,
-            )
-            for address, model in zip(self._servers, models, strict=True)
-        ]
+        self.steps = int(self._loaded.get("steps", 0))
+        self._servers = Servers(
+            self._addresses,
+            self._recipe,
+            [Key(name, tuple(p.shape)) for name, p in self._parameters.items()],
+            connect=self._connect,
+            rank=self._rank,
+            workers=self._workers,
+            version=int(self._loaded.get("version", 0)) if version is None else version,
+            deadline_seconds=self._deadline,
+        )
+        self._numbers: dict[str, list[int]] = {name: [] for name in self._parameters}
+        for number, piece in enumerate(self._servers.pieces):
+            self._numbers[piece.key.name].append(number)
+        self._load_residuals()
+        self._pipeline = Pipeline(["encode"], on_error=lambda error: None)
+        self._ready: list[str] = []
+        self._given: set[str] = set()
+        if self._overlap:
+            for name, parameter in self._parameters.items():
+                hook = self._hook(name)
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        self._catch_up()
 
     @property
     def version(self) -> int:
         """How many updates were applied."""
-        return self._arrivals.version
+        return self._joined().arrivals.version
 
     def step(self) -> None:
-        """Push the gradients, wait for the next version, and apply all versions that are there."""
-        self._take_back_refused()
-        self._push()
-        self._arrivals.wait_for_next(deadline_seconds=self._deadline)
-        while (update := self._arrivals.take_next()) is not None:
-            self._apply(update)
+        """Push what is left, wait for the next version, and apply all versions that are there."""
+        servers = self._joined()
+        self._ready += [name for name in self._parameters if name not in self._given]
+        self._submit()
+        self._pipeline.drain(deadline_seconds=2 * self._deadline, what=f"step {self.steps}")
+        servers.arrivals.wait_for(
+            servers.arrivals.version + 1,
+            range(len(servers.pieces)),
+            step=self.steps,
+            deadline_seconds=self._deadline,
+        )
+        self._apply_all()
         self.steps += 1
+        self._given.clear()
+        for desk in servers.desks:
+            desk.report(self._owed, self.steps, every_seconds=self._report_seconds)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward in here only adds to the gradients: for all but the last of several batches."""
+        self._pausing = True
+        try:
+            yield
+        finally:
+            self._pausing = False
+
+    def stats(self) -> ClientStats:
+        """What happened so far. Call it between steps."""
+        servers, tally = self._joined(), self._tally
+        ratios, ratio = residual_ratios(self._side.compressor, servers.pieces)
+        return ClientStats(
+            steps=self.steps,
+            version=self.version,
+            dense_nbytes=sum(tally.dense.values()),
+            pushed_nbytes=sum(tally.pushed.values()),
+            pulled_nbytes=sum(tally.pulled.values()),
+            sent_nbytes=sum(desk.sent_nbytes for desk in servers.desks),
+            received_nbytes=sum(desk.received_nbytes for desk in servers.desks),
+            refused_pieces=servers.arrivals.refused_pieces,
+            overflowed_pieces=self._overflowed,
+            rejoined=sum(desk.rejoined for desk in servers.desks),
+            encode_seconds=self._pipeline.work_seconds["encode"],
+            residual_ratio=ratio,
+            tensors=tally.tensors(ratios),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this worker owes, and how far it is. Waits until the servers have all its pushes."""
+        servers = self._joined()
+        for desk in servers.desks:
+            desk.flush()
+        self._take_back_refused()
+        states = self._side.compressor.state_dict()
+        return {
+            "steps": self.steps,
+            "version": self.version,
+            "push": by_parameter(servers.pieces, states),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken: call it before ``attach``."""
+        if self._servers is not None:
+            raise ConfigError("Client: load_state_dict comes before attach")
+        self._loaded = dict(state)
 
     def close(self) -> None:
         """Tell the servers that this worker is done."""
-        for desk in self._desks:
-            desk.close()
+        if self._servers is not None:
+            self._pipeline.close()
+            self._servers.close()
 
     def __enter__(self) -> Client:
         return self
@@ -123,51 +242,126 @@ class Client:
     ) -> None:
         self.close()
 
-    def _push(self) -> None:
-        rate = float(self._optimizer.param_groups[0]["lr"])
-        round_ = Round(self.steps, rate)
-        flat = {
-            name: flatten(torch.zeros_like(p) if p.grad is None else p.grad)
-            for name, p in self._parameters.items()
-        }
-        sent = self._sent.setdefault(self.steps, {})
-        for server, desk in enumerate(self._desks):
-            owned = [i for i, owner in enumerate(self._owners) if owner == server]
-            for numbers in _batched(self._pieces, owned):
-                pieces = [self._pieces[number] for number in numbers]
-                encoded = [_kept(one) for one in self._side.push(pieces, flat, round_)]
-                sent.update(zip(numbers, encoded, strict=True))
-                message = Push(self.version, rate, entries(numbers, encoded))
-                desk.push(self.steps, message)
-        # A push can be refused only while it is newer than what servers call stale.
-        for step in [step for step in self._sent if step < self.steps - 100]:
-            del self._sent[step]
+    def _joined(self) -> Servers:
+        if self._servers is None:
+            raise ConfigError("Client: call attach(net, optimizer) first")
+        return self._servers
+
+    def _hook(self, name: str) -> Callable[[Tensor], None]:
+        def ready(parameter: Tensor) -> None:
+            if self._pausing:
+                return
+            if name in self._given:
+                raise ConfigError(
+                    f"{name} has a second gradient before client.step(): put all backward passes "
+                    "of a step but the last into client.no_sync()"
+                )
+            self._given.add(name)
+            self._ready.append(name)
+            if sum(self._parameters[n].numel() for n in self._ready) >= BATCH_NUMEL:
+                self._submit()
+
+        return ready
+
+    def _submit(self) -> None:
+        names, self._ready = self._ready, []
+        if names:
+            round_ = Round(self.steps, float(self._optimizer.param_groups[0]["lr"]))
+            self._pipeline.submit(_Encoding(partial(self._push, names, round_, self.version)))
+
+    def _push(self, names: Sequence[str], round_: Round, version: int) -> None:
+        """Compress and send these gradients. Runs in the background."""
+        servers = self._joined()
+        self._take_back_refused()
+        flat = {name: _gradient(self._parameters[name]) for name in names}
+        if self._recipe.clips_model:
+            round_ = replace(round_, gradient_norm=_norm(flat.values()))
+        numbers = [number for name in names for number in self._numbers[name]]
+        for owned in servers.by_owner(numbers):
+            pieces = [servers.pieces[number] for number in owned]
+            sent, overflowed = finite_push(self._side, pieces, flat, round_)
+            self._overflowed += overflowed
+            self._tally.push(pieces, sent)
+            servers.push(round_.step, version, round_.learning_rate or 0.0, owned, sent)
+
+    def _apply_all(self) -> None:
+        arrivals = self._joined().arrivals
+        while (update := arrivals.take_next()) is not None:
+            self._apply(update)
 
     def _apply(self, update: Sequence[Encoded]) -> None:
-        mean = {name: torch.empty(p.numel()) for name, p in self._parameters.items()}
-        decode_into(mean, self._pieces, update)
+        pieces = self._joined().pieces
+        mean = {name: _room(p) for name, p in self._parameters.items()}
+        decode_into(mean, pieces, update)
+        self._tally.pull(pieces, update)
         for name, parameter in self._parameters.items():
             parameter.grad = mean[name].view(parameter.shape).to(parameter)
         self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def _catch_up(self) -> None:
+        """Apply what was updated before this worker came."""
+        servers = self._joined()
+        while servers.arrivals.version < servers.version:
+            servers.arrivals.wait_for(
+                servers.arrivals.version + 1,
+                range(len(servers.pieces)),
+                step=self.steps,
+                deadline_seconds=self._deadline,
+            )
+            self._apply_all()
+
+    def _load_residuals(self) -> None:
+        servers = self._joined()
+        states: States = self._loaded.get("push", {})
+        self._side.compressor.load_state_dict(by_piece(servers.pieces, states))
+        if servers.counted > self.steps:
+            owed = self._owed()
+            if owed:
+                _logger.warning(
+                    "this worker pushed %d steps before it was lost, its checkpoint is of step %d: "
+                    "a residual of norm %g in there is out of date and is dropped",
+                    servers.counted,
+                    self.steps,
+                    owed,
+                )
+            self._side.compressor.load_state_dict({})
+            self.steps = servers.counted
+        self._side.compressor.prepare(servers.pieces)
+
+    def _owed(self) -> float:
+        return math.sqrt(math.fsum(self._side.compressor.owed_squares().values()))
 
     def _take_back_refused(self) -> None:
-        for step, refusal in self._arrivals.take_refused():
-            for number in refusal.pieces:
-                self._side.compressor.take_back(self._pieces[number], self._sent[step][number])
+        servers = self._joined()
+        for entry in servers.arrivals.take_refused():
+            sent = Encoded(entry.codec, entry.numel, entry.payload)
+            self._side.compressor.take_back(servers.pieces[entry.piece], sent)
 
 
-def _kept(one: Encoded) -> Encoded:
-    """With a payload of its own: it may be sent again after gradients have changed."""
-    return Encoded(one.wire_id, one.numel, bytes(one.payload))
+class _Encoding:
+    """The one stage of a job."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.stages = (work,)
+
+    def finish(self) -> None:
+        """Nobody waits for a single job."""
 
 
-def _batched(pieces: Sequence[Piece], numbers: Sequence[int]) -> list[list[int]]:
-    order = {pieces[number]: number for number in numbers}
-    return [[order[p] for p in batch] for batch in batches(list(order)) if batch]
+def _norm(gradients: Iterable[Tensor]) -> float:
+    return math.sqrt(math.fsum(map(_native.sum_squares, gradients)))
 
 
-def _connect_with(keys: WorkerCurve | None, *, insecure: bool) -> Connect:
-    def connect(address: str, seconds: float) -> Connection:
-        return zeromq.connect(address, deadline_seconds=seconds, curve=keys, insecure=insecure)
+def _gradient(parameter: Tensor) -> Tensor:
+    grad = parameter.grad
+    return torch.zeros(parameter.numel()) if grad is None else flatten(grad)
 
-    return connect
+
+def _room(parameter: Tensor) -> Tensor:
+    """Where an update is decoded to: the gradient itself, if it has the right form."""
+    grad = parameter.grad
+    if grad is not None and grad.dtype == torch.float32 and grad.is_cpu and grad.is_contiguous():
+        return grad.view(-1)
+    return torch.empty(parameter.numel())

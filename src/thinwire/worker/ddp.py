@@ -16,7 +16,6 @@ from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import stages_of
-from thinwire.feedback.clip import Clip
 from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe
@@ -74,7 +73,7 @@ def compress_ddp(
         team,
         optimizer=optimizer,
         scaler=scaler,
-        whole_gradient_first=_clips_model(recipe),
+        whole_gradient_first=recipe.clips_model,
         may_be_unused=ddp.find_unused_parameters or ddp.static_graph,
         deadline_seconds=deadline_seconds,
     )
@@ -109,13 +108,8 @@ def _plain(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
 
-def _clips_model(recipe: Recipe) -> bool:
-    stages = stages_of(recipe.push_feedback)
-    return any(isinstance(stage, Clip) and stage.scope == "model" for stage in stages)
-
-
 def _check_recipe(recipe: Recipe, hierarchy: str, optimizer: Optimizer | None) -> None:
-    if _clips_model(recipe) and hierarchy == "host":
+    if recipe.clips_model and hierarchy == "host":
         raise ConfigError(
             "clipping by the norm of the whole model needs it before hosts have averaged: use "
             "Clip(norm, scope='tensor') with hierarchy='host'"

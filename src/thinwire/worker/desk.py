@@ -6,10 +6,12 @@ again after a break; the server counts each once.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from thinwire.errors import (
@@ -22,21 +24,29 @@ from thinwire.errors import (
 )
 from thinwire.transport.base import Connection
 from thinwire.wire import frame as frames
+from thinwire.wire.body import Entry
 from thinwire.wire.messages import (
+    CatchUp,
+    CaughtUp,
     Describe,
     Heartbeat,
     Join,
+    Late,
     Leave,
     Message,
     Push,
     Reason,
     Refusal,
+    Report,
     Update,
     Welcome,
 )
 from thinwire.wire.session import Session, State
 
+_logger = logging.getLogger(__name__)
+
 _RETRY_SECONDS = 0.1
+_GOODBYE_SECONDS = 2.0
 
 
 class Inbox(Protocol):
@@ -44,12 +54,30 @@ class Inbox(Protocol):
 
     def update(self, update: Update) -> None: ...
 
-    def refused(self, step: int, refusal: Refusal) -> None: ...
+    def refused(self, entries: Collection[Entry]) -> None:
+        """These were not counted."""
+
+    def late(self, late: Late) -> None: ...
 
     def failed(self, error: BaseException) -> None: ...
 
     def applied(self) -> int:
         """The last version that this worker has applied to all pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What a worker says to be let in."""
+
+    rank: int
+    workers: int
+    pieces: int
+    description: Describe
+    digest: bytes
+
+
+class _StillJoined(TransportError):
+    """The server has not noticed yet that the connection before this one is over."""
 
 
 class Desk:
@@ -58,23 +86,27 @@ class Desk:
     def __init__(
         self,
         connect: Callable[[float], Connection],
-        description: Describe,
-        digest: bytes,
+        application: Application,
         inbox: Inbox,
         *,
-        rank: int,
-        workers: int,
-        pieces: int,
         deadline_seconds: float,
     ) -> None:
         self._connect, self._inbox = connect, inbox
-        self._description = description
-        self._join = (workers, pieces, digest)
-        self._rank, self._deadline = rank, deadline_seconds
+        self._application = application
+        self._deadline = deadline_seconds
         self._run = 0
         self._unacknowledged: dict[int, list[Push]] = {}
         self._lock = threading.Lock()
+        self._all_heard = threading.Condition(self._lock)
         self._closing = False
+        self._reported = time.monotonic()
+        self.sent_nbytes = self.received_nbytes = 0
+        self.rejoined = 0
+        """How often the connection was made again."""
+        self.counted = 0
+        """How many steps of this worker the server had counted when it joined first."""
+        self.version = 0
+        """The server's newest one, as far as it is known."""
         self._session, self._connection = self._begin()
         threading.Thread(
             target=self._listen, name=f"thinwire server {self.address}", daemon=True
@@ -88,36 +120,70 @@ class Desk:
         """Send a push, now or after the connection is there again."""
         with self._lock:
             self._unacknowledged.setdefault(step, []).append(push)
-            if self._session.state is State.READY:
-                self._try_to_say(push, step)
+            self._try_to_say(push, step)
+
+    def report(self, owed: Callable[[], float], step: int, *, every_seconds: float) -> None:
+        """Say what this worker owes, if that is due."""
+        if time.monotonic() - self._reported >= every_seconds:
+            self._reported = time.monotonic()
+            report = Report(owed())
+            with self._lock:
+                self._try_to_say(report, step)
+
+    def flush(self) -> None:
+        """Wait until the server has said that it has every push."""
+        with self._all_heard:
+            heard = self._all_heard.wait_for(lambda: not self._unacknowledged, self._deadline)
+            if not heard:
+                steps = sorted(self._unacknowledged)
+                raise TransportTimeout(
+                    f"{self.address} did not confirm the pushes of steps {steps} within "
+                    f"{self._deadline:g} s"
+                )
 
     def close(self) -> None:
         """Say goodbye, and wait a moment for the answer."""
         self._closing = True
         with self._lock:
-            if self._session.state is State.READY:
-                self._try_to_say(Leave(Reason.DONE, ""), 0)
-        until = time.monotonic() + 2.0
+            self._try_to_say(Leave(Reason.DONE, ""), 0)
+        until = time.monotonic() + _GOODBYE_SECONDS
         while self._session.state is State.LEAVING and time.monotonic() < until:
             time.sleep(0.005)
         self._connection.close()
 
     def _begin(self) -> tuple[Session, Connection]:
         """Connect and join; raises why the server does not want this worker."""
-        connection = self._connect(self._deadline)
-        session = Session.of_worker(self._rank, run=self._run)
-        workers, pieces, digest = self._join
-        hello = Join(workers, pieces, digest, self._inbox.applied())
-        for message in (self._description, hello):
-            session.send(message)
-            connection.send(frames.pack(session.encode(message)), deadline_seconds=self._deadline)
-        data = connection.receive(deadline_seconds=self._deadline, what="a welcome")
-        answer = session.receive(frames.unpack(data))
-        if not isinstance(answer, Welcome):
+        connection, mine = self._connect(self._deadline), self._application
+        try:
+            session = Session.of_worker(mine.rank, run=self._run)
+            version = self._inbox.applied()
+            join = Join(mine.workers, mine.pieces, mine.digest, version)
+            for message in (mine.description, join):
+                session.send(message)
+                connection.send(
+                    frames.pack(session.encode(message)), deadline_seconds=self._deadline
+                )
+            data = connection.receive(deadline_seconds=self._deadline, what="a welcome")
+            frame = frames.unpack(data)
+            answer = session.receive(frame)
+            if not isinstance(answer, Welcome):
+                raise self._refused(connection.address, answer)
+        except BaseException:
             connection.close()
-            raise Refused(f"{connection.address}: {_text_of(answer)}")
-        self._run = session.run
+            raise
+        if self._run == 0:
+            self.counted = frame.step
+        self._run, self._asked = session.run, version
+        self.version = max(self.version, answer.version)
         return session, connection
+
+    def _refused(self, address: str, answer: Message) -> Exception:
+        text = answer.text if isinstance(answer, Refusal | Leave) else type(answer).__name__
+        if isinstance(answer, Refusal) and answer.reason is Reason.UNKNOWN_WORKER and self._run:
+            return _StillJoined(f"{address}: {text}")
+        if isinstance(answer, Leave) and answer.reason is Reason.PROTOCOL and self._run:
+            return Refused(f"{address} is not of the run before: has it lost its log? ({text})")
+        return Refused(f"{address}: {text}")
 
     def _listen(self) -> None:
         try:
@@ -126,11 +192,12 @@ class Desk:
                     data = self._connection.receive(deadline_seconds=1.0, what="an update")
                 except TransportTimeout:
                     continue
-                except TransportClosed:
+                except TransportClosed as error:
                     if self._closing:
                         return
-                    self._rejoin()
+                    self._rejoin(error)
                     continue
+                self.received_nbytes += len(data)
                 self._hear(frames.unpack(data))
         except BaseException as error:
             if not self._closing:
@@ -141,13 +208,18 @@ class Desk:
             message = self._session.receive(frame)
         if isinstance(message, Update):
             self._inbox.update(message)
+        elif isinstance(message, Heartbeat):
+            with self._all_heard:
+                self.version = max(self.version, message.version)
+                self._acknowledge(frame.step)
+        elif isinstance(message, CaughtUp):
+            self._ask_for_more(message.version)
+        elif isinstance(message, Late):
+            self._inbox.late(message)
         elif isinstance(message, Refusal):
             if not message.pieces:
                 raise Refused(f"{self.address}: {message.text}")
-            self._inbox.refused(frame.step, message)
-        elif isinstance(message, Heartbeat):
-            with self._lock:
-                self._acknowledge(frame.step)
+            self._inbox.refused(self._withdraw(frame.step, set(message.pieces)))
         elif isinstance(message, Leave):
             self._left(message)
 
@@ -157,6 +229,28 @@ class Desk:
         del pushes[:1]
         if not pushes:
             self._unacknowledged.pop(step, None)
+            self._all_heard.notify_all()
+
+    def _withdraw(self, step: int, pieces: set[int]) -> list[Entry]:
+        """Take refused pieces out of the oldest push of this step: they are not sent again."""
+        with self._lock:
+            pushes = self._unacknowledged.get(step, [])
+            if not pushes or not pieces <= {entry.piece for entry in pushes[0].entries}:
+                raise RemoteProtocolError(
+                    f"{self.address} refuses pieces {sorted(pieces)} of step {step}, which were "
+                    "not sent"
+                )
+            entries = pushes[0].entries
+            rest = tuple(entry for entry in entries if entry.piece not in pieces)
+            pushes[0] = replace(pushes[0], entries=rest)
+            return [entry for entry in entries if entry.piece in pieces]
+
+    def _ask_for_more(self, version: int) -> None:
+        """Until an answer brings nothing new: the server sends only so much at once."""
+        if version > self._asked:
+            self._asked = version
+            with self._lock:
+                self._try_to_say(CatchUp(version), 0)
 
     def _left(self, leave: Leave) -> None:
         if leave.reason is Reason.LOST:
@@ -164,8 +258,9 @@ class Desk:
         if not self._closing:
             raise RemoteProtocolError(f"{self.address} ended the session: {leave.text}")
 
-    def _rejoin(self) -> None:
+    def _rejoin(self, reason: TransportClosed) -> None:
         """After a break: connect again, join, and say again what may not have been heard."""
+        _logger.warning("%s; connecting again", reason)
         until = time.monotonic() + self._deadline
         while True:
             try:
@@ -180,19 +275,17 @@ class Desk:
         with self._lock:
             self._connection.close()
             self._session, self._connection = session, connection
+            self.rejoined += 1
             for step, pushes in sorted(self._unacknowledged.items()):
                 for push in pushes:
                     self._try_to_say(push, step)
 
     def _try_to_say(self, message: Message, step: int) -> None:
-        """What cannot be sent now is sent again by ``_rejoin``."""
+        """What cannot be sent now is sent again by ``_rejoin``, if it must be."""
+        if self._session.state is not State.READY:
+            return
         self._session.send(message, step=step)
+        data = b"".join(frames.pack(self._session.encode(message, step=step)))
+        self.sent_nbytes += len(data)
         with suppress(TransportClosed):
-            self._connection.send(
-                frames.pack(self._session.encode(message, step=step)),
-                deadline_seconds=self._deadline,
-            )
-
-
-def _text_of(message: Message) -> str:
-    return message.text if isinstance(message, Refusal | Leave) else type(message).__name__
+            self._connection.send(data, deadline_seconds=self._deadline)

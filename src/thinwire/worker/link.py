@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from thinwire.errors import RemoteProtocolError, WorkerLost
 from thinwire.wire import frame
+from thinwire.wire.body import shortened
 from thinwire.wire.frame import Frame
 from thinwire.wire.messages import Leave, Message, Reason, decode, encode_into
 from thinwire.worker.buffers import Buffers
@@ -149,8 +150,7 @@ class Link:
 
     def leave(self, text: str, *, step: int) -> None:
         """Tell peers, instead of what they wait for, why this rank stops. Any thread may; once."""
-        short = text.encode(errors="replace")[:1000].decode(errors="ignore")
-        message = Leave(Reason.LOST, short)
+        message = Leave(Reason.LOST, shortened(text))
         # Kept, because a buffer must live until it is sent: not before the peer waits for it.
         self._last_words = self.send(self.peers, message, step=step, most_nbytes=LEAVE_NBYTES)
 

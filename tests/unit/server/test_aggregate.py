@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -193,16 +194,44 @@ def test_what_no_honest_worker_sends_is_refused_before_it_counts(push: Push, wor
     assert not aggregate.marks
 
 
-def test_a_second_push_on_the_same_version_is_refused() -> None:
+def test_a_second_push_on_the_same_version_goes_back() -> None:
+    """It is what the process pushes that takes the place of a lost one."""
     aggregate = Aggregate(RECIPES[0], PIECES, Rules(2, 2, 0))
     worker = Worker(RECIPES[0], 0, 2)
-    for expected in (None, "a second one"):
-        step, push = worker.push(0)
-        if expected is None:
-            aggregate.count(0, step, push)
-        else:
-            with pytest.raises(tw.RemoteProtocolError, match=expected):
-                aggregate.judge(0, step, push)
+    aggregate.count(0, *worker.push(0))
+    assert aggregate.judge(0, *worker.push(0)).stale == tuple(PIECES)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e31])
+def test_a_push_that_would_spoil_all_weights_is_refused(value: float) -> None:
+    values = torch.zeros(PIECES[0].numel)
+    values[7] = value
+    aggregate = Aggregate(RECIPES[-1], PIECES, Rules(2, 2, 0))
+    with pytest.raises(tw.RemoteProtocolError, match="spoil the weights of all"):
+        aggregate.judge(0, 0, Push(0, 0.0, (entry_for(0, values.numpy().tobytes()),)))
+
+
+def test_who_is_absent_is_not_waited_for() -> None:
+    recipe = RECIPES[0]
+    aggregate = Aggregate(recipe, PIECES, Rules.synchronous(3))
+    workers = [Worker(recipe, rank, 3) for rank in range(3)]
+    assert serve(aggregate, workers[:2]) == []
+    (closed,) = aggregate.leave(2)
+    assert (closed.version, len(closed.entries)) == (1, len(PIECES))
+    assert len(serve(aggregate, workers[:2])) == 1
+    aggregate.enter(2)
+    assert serve(aggregate, workers[:2]) == []
+    assert len(serve(aggregate, workers[2:])) == 1
+
+
+def test_what_an_absent_worker_pushed_does_not_stand_for_another() -> None:
+    recipe = RECIPES[0]
+    aggregate = Aggregate(recipe, PIECES, Rules.synchronous(3))
+    workers = [Worker(recipe, rank, 3) for rank in range(3)]
+    serve(aggregate, [workers[2]])
+    assert aggregate.leave(2) == []
+    assert serve(aggregate, [workers[0]]) == []
+    assert len(serve(aggregate, [workers[1]])) == 1
 
 
 def test_late_workers_are_named() -> None:

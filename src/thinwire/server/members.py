@@ -1,0 +1,72 @@
+"""Who is connected, as which worker, and who is away. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from thinwire.transport.base import PeerId
+from thinwire.wire.messages import Describe
+from thinwire.wire.session import Session, State
+
+
+@dataclass(slots=True)
+class Peer:
+    """One connection: its session, and what it said before it joined."""
+
+    id: PeerId
+    session: Session
+    description: Describe | None = None
+    described: bytes = b""
+
+
+@dataclass(slots=True)
+class Members:
+    """All connections. Times are whatever clock the owner has."""
+
+    run: int
+    epoch: int
+    peers: dict[PeerId, Peer] = field(default_factory=dict)
+    workers: dict[int, Peer] = field(default_factory=dict)
+    away_since: dict[int, float] = field(default_factory=dict)
+    """Workers that are expected back."""
+    ended: dict[PeerId, float] = field(default_factory=dict)
+    """Connections that nothing is heard of any more, though the other side may not know yet."""
+
+    def find(self, peer_id: PeerId) -> Peer | None:
+        """Who this is; a new session if it was never heard of, None if it has ended."""
+        if peer_id in self.ended:
+            return None
+        if peer_id not in self.peers:
+            self.peers[peer_id] = Peer(peer_id, Session.of_server(self.run, self.epoch))
+        return self.peers[peer_id]
+
+    def join(self, peer: Peer) -> None:
+        self.workers[peer.session.worker] = peer
+        self.away_since.pop(peer.session.worker, None)
+
+    def end(self, peer: Peer, *, now: float) -> bool:
+        """Hear no more of this connection. Whether that was a worker's, who is away from now on."""
+        self.peers.pop(peer.id, None)
+        self.ended[peer.id] = now
+        if self.workers.get(peer.session.worker) is not peer:
+            return False
+        del self.workers[peer.session.worker]
+        self.away_since[peer.session.worker] = now
+        return True
+
+    def overdue(self, *, before: float) -> list[PeerId]:
+        """Connections that ended before that time; they are forgotten here."""
+        found = [peer_id for peer_id, since in self.ended.items() if since < before]
+        for peer_id in found:
+            del self.ended[peer_id]
+        return found
+
+    def gone(self, peer_id: PeerId) -> Peer | None:
+        """The connection does not exist any more; who it was, unless it had ended before."""
+        self.ended.pop(peer_id, None)
+        return self.peers.get(peer_id)
+
+    def ready(self) -> Iterator[Peer]:
+        """Workers that can be spoken to."""
+        return (peer for peer in self.workers.values() if peer.session.state is State.READY)

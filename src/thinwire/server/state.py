@@ -1,0 +1,64 @@
+"""All that an aggregate remembers, as a snapshot, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from thinwire.errors import LogError
+from thinwire.server.aggregate import Aggregate, Contribution, Mark
+from thinwire.server.snapshot import Snapshot
+from thinwire.wire.body import Entry
+from thinwire.wire.frame import Frame
+from thinwire.wire.messages import Push, decode, encode
+
+
+def snapshot_of(aggregate: Aggregate, described: Frame, *, run: int, epoch: int) -> Snapshot:
+    """``described`` is the frame that said what is trained: it may be deleted from the log."""
+    return Snapshot(
+        run,
+        epoch,
+        buffers=aggregate.compressor.state_dict(),
+        versions={str(number): version for number, version in aggregate.versions.items()},
+        counters={**_marks(aggregate), **{f"absent {worker}": 1 for worker in aggregate.absent}},
+        pending=(described, *_pushes(aggregate, run=run, epoch=epoch)),
+    )
+
+
+def restore(aggregate: Aggregate, snapshot: Snapshot) -> None:
+    """Make an aggregate of the same model and rules what it was."""
+    aggregate.compressor.load_state_dict(snapshot.buffers)
+    aggregate.versions.update({int(n): version for n, version in snapshot.versions.items()})
+    for name, number in snapshot.counters.items():
+        kind, *numbers = name.split()
+        if kind == "absent":
+            aggregate.absent.add(int(numbers[0]))
+        else:
+            worker, piece = map(int, numbers)
+            version = snapshot.counters[f"version {worker} {piece}"]
+            if kind == "step":
+                aggregate.marks[worker, piece] = Mark(number, version)
+    for frame in snapshot.pending[1:]:
+        message = decode(frame)
+        if not isinstance(message, Push):
+            raise LogError(f"snapshot: a {type(message).__name__} among the pushes")
+        for entry in message.entries:
+            pushes = aggregate.open[entry.piece]
+            pushes.append(Contribution.of(frame.worker, frame.step, message, entry))
+
+
+def _marks(aggregate: Aggregate) -> dict[str, int]:
+    found = {}
+    for (worker, piece), mark in aggregate.marks.items():
+        found[f"step {worker} {piece}"] = mark.step
+        found[f"version {worker} {piece}"] = mark.version
+    return found
+
+
+def _pushes(aggregate: Aggregate, *, run: int, epoch: int) -> Iterator[Frame]:
+    """Those of versions that are still open."""
+    for number, pushes in aggregate.open.items():
+        for one in pushes:
+            encoded = one.encoded
+            entry = Entry(number, encoded.wire_id, encoded.numel, memoryview(encoded.payload))
+            push = Push(one.version, one.learning_rate, (entry,))
+            yield encode(push, run=run, epoch=epoch, worker=one.worker, step=one.step)

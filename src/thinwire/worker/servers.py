@@ -1,0 +1,128 @@
+"""All servers of a run, as one worker sees them: who owns which pieces, and what they said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from thinwire import _native
+from thinwire.codec.dense import Float32
+from thinwire.compressor import Encoded, is_usable
+from thinwire.errors import ConfigError
+from thinwire.gradient.keys import Key
+from thinwire.gradient.pieces import Piece
+from thinwire.gradient.placement import place
+from thinwire.model import Model, describe
+from thinwire.recipe import Recipe
+from thinwire.transport import zeromq
+from thinwire.transport.base import Connection
+from thinwire.transport.keys import WorkerCurve
+from thinwire.wire.messages import Push
+from thinwire.worker.arrivals import Arrivals
+from thinwire.worker.desk import Application, Desk
+from thinwire.worker.sides import Round, WorkerSide, entries, slice_of
+
+Connect = Callable[[str, float], Connection]
+"""Makes a connection to an address, within so many seconds."""
+
+
+class Servers:
+    """Joins all servers. Pieces are known by their number."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        recipe: Recipe,
+        keys: Sequence[Key],
+        *,
+        connect: Connect,
+        rank: int,
+        workers: int,
+        version: int,
+        deadline_seconds: float,
+    ) -> None:
+        """``version`` is the last one that was applied to the weights."""
+        if not addresses:
+            raise ConfigError("at least one server is needed")
+        models = [
+            Model(describe(list(keys), recipe, server=i, servers=len(addresses)), workers)
+            for i in range(len(addresses))
+        ]
+        self.pieces = models[0].pieces
+        self._owners = place(self.pieces, owners=len(addresses))
+        self.arrivals = Arrivals(self.pieces, version=version)
+        self.desks: list[Desk] = []
+        for address, model in zip(addresses, models, strict=True):
+            digest, description = model.digest, model.description
+            application = Application(rank, workers, len(self.pieces), description, digest)
+            self.desks.append(
+                Desk(
+                    _to(connect, address),
+                    application,
+                    self.arrivals,
+                    deadline_seconds=deadline_seconds,
+                )
+            )
+
+    @property
+    def version(self) -> int:
+        """The newest one that all servers had when this worker heard of them last."""
+        return min(desk.version for desk in self.desks)
+
+    @property
+    def counted(self) -> int:
+        """How many steps of this worker any server had counted when it joined."""
+        return max(desk.counted for desk in self.desks)
+
+    def by_owner(self, numbers: Sequence[int]) -> list[list[int]]:
+        """These pieces, for each server that owns some of them."""
+        found: dict[int, list[int]] = {}
+        for number in sorted(numbers):
+            found.setdefault(self._owners[number], []).append(number)
+        return list(found.values())
+
+    def push(
+        self, step: int, version: int, rate: float, numbers: Sequence[int], sent: Sequence[Encoded]
+    ) -> None:
+        """Send pieces of one owner. Payloads are copied: they may have to be sent again."""
+        kept = [Encoded(one.wire_id, one.numel, bytes(one.payload)) for one in sent]
+        self.desks[self._owners[numbers[0]]].push(step, Push(version, rate, entries(numbers, kept)))
+
+    def close(self) -> None:
+        """Tell all of them that this worker is done."""
+        for desk in self.desks:
+            desk.close()
+
+
+def _to(connect: Connect, address: str) -> Callable[[float], Connection]:
+    return lambda seconds: connect(address, seconds)
+
+
+def finite_push(
+    side: WorkerSide, pieces: Sequence[Piece], flat: Mapping[str, Tensor], round_: Round
+) -> tuple[list[Encoded], int]:
+    """What to send for these gradients, and how many pieces were left out of it.
+
+    A piece with an inf or a nan would spoil the weights of all, so that only what was owed for it
+    is sent. Only float32 can carry one.
+    """
+    sent, left_out = side.push(pieces, flat, round_), 0
+    for i, (piece, one) in enumerate(zip(pieces, sent, strict=True)):
+        if one.wire_id != Float32.wire_id:
+            continue
+        if not is_usable(_native.sum_squares(slice_of(flat, piece))):
+            nothing = {piece.key.name: torch.zeros(piece.key.numel)}
+            [sent[i]] = side.push([piece], nothing, round_)
+            left_out += 1
+    return sent, left_out
+
+
+def connect_with(keys: WorkerCurve | None, *, insecure: bool) -> Connect:
+    """Over ZeroMQ."""
+
+    def connect(address: str, seconds: float) -> Connection:
+        return zeromq.connect(address, deadline_seconds=seconds, curve=keys, insecure=insecure)
+
+    return connect
