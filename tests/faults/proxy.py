@@ -6,7 +6,7 @@
         proxy.to_server.flip_at = 5000             # damage one bit of the 5000th byte from now
         proxy.cut()                                # end all connections; new ones may come
 
-It knows nothing of what passes, and duplicates and reorders nothing: TCP would not either.
+It knows nothing of what passes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class Lane:
     """What happens to the bytes of one direction. Set a field at any time, from any thread.
 
     ``delay_seconds``: each chunk waits so long. ``paused``: nothing passes, the connection stays,
-    as if the network were gone. ``flip_at``, ``cut_at``: after how many bytes from now one bit is
-    flipped, or the connection ends; over all connections, and once.
+    as if the network were gone. ``flip_at``, ``cut_at``, ``repeat_at``: after how many bytes from
+    now one bit is flipped, the connection ends, or a chunk passes twice; over all connections, and
+    once.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class Lane:
         self.paused = False
         self.flip_at: int | None = None
         self.cut_at: int | None = None
+        self.repeat_at: int | None = None
         self.passed_nbytes = 0
 
     def through(self, chunk: bytes) -> tuple[bytes, bool]:
@@ -46,6 +48,10 @@ class Lane:
             data[self.flip_at] ^= 0x10
         if end and self.cut_at is not None:
             del data[self.cut_at :]
+        repeat = self.repeat_at is not None and self.repeat_at < len(chunk)
+        if repeat:
+            data += data
+        self.repeat_at = None if repeat or self.repeat_at is None else self.repeat_at - len(chunk)
         self.flip_at = None if flip or self.flip_at is None else self.flip_at - len(chunk)
         self.cut_at = None if end or self.cut_at is None else self.cut_at - len(chunk)
         self.passed_nbytes += len(data)

@@ -12,6 +12,7 @@ from thinwire.wire.frame import SERVER, Frame, pack
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
+    Counted,
     Describe,
     Described,
     Heartbeat,
@@ -50,6 +51,7 @@ FROM_SERVER: dict[str, Message] = {
     "refusal-join": Refusal(12, Reason.DIGEST, "the recipe is onebit, yours is top-k"),
     "refusal-push": Refusal(12, Reason.STALE, "3 versions behind, 2 allowed", (0, 7, 0xFFFFFFFF)),
     "heartbeat-server": Heartbeat(version=12),
+    "counted": Counted(version=12, pieces=(0, 7)),
     "caught-up": CaughtUp(version=11),
     "late": Late(version=13, workers=(0, 2)),
     "leave-server": Leave(Reason.LOST, "worker 2 is gone since step 41 · naïve"),
@@ -62,7 +64,7 @@ def frame_of(name: str) -> Frame:
     message = MESSAGES[name]
     worker = 3 if name in FROM_WORKER else SERVER
     epoch = 0 if isinstance(message, Join | Describe) else 2
-    step = 41 if name in FROM_WORKER or isinstance(message, Refusal) else 0
+    step = 41 if name in FROM_WORKER or isinstance(message, Refusal | Counted) else 0
     return encode(message, run=0x1122334455667788, epoch=epoch, worker=worker, step=step)
 
 

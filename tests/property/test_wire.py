@@ -13,6 +13,7 @@ from thinwire.wire.frame import Frame, frame_nbytes, pack, unpack
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
+    Counted,
     Describe,
     Described,
     Heartbeat,
@@ -55,6 +56,7 @@ MESSAGE: st.SearchStrategy[Message] = st.one_of(
     st.builds(CatchUp, U64),
     st.builds(Heartbeat, U64),
     st.builds(CaughtUp, U64),
+    st.builds(Counted, U64, PIECES),
     st.builds(Late, U64, PIECES),
     st.builds(Report, RATE),
     st.builds(Leave, REASON, TEXT),
@@ -152,6 +154,7 @@ def lawful(session: Session, version: int) -> st.SearchStrategy[Message]:
         CatchUp: CatchUp(version),
         Heartbeat: Heartbeat(version),
         CaughtUp: CaughtUp(version),
+        Counted: Counted(version, (0, 2)),
         Late: Late(version, (0, 2)),
         Report: Report(0.5),
         Leave: Leave(Reason.DONE, ""),

@@ -34,8 +34,8 @@ from thinwire.wire.frame import Frame
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
+    Counted,
     Describe,
-    Heartbeat,
     Join,
     Late,
     Leave,
@@ -239,7 +239,8 @@ class Service:
             behind = aggregate.version - push.version
             text = f"{behind} versions behind, {self._rules.staleness} allowed, once on each"
             self._say(peer, Refusal(self.version, Reason.STALE, text, verdict.stale), step=step)
-        self._say(peer, Heartbeat(self.version), step=step)
+        counted = tuple(sorted((*verdict.accepted, *verdict.repeated)))
+        self._say(peer, Counted(self.version, counted), step=step)
 
     def _publish(self, updates: Iterable[Update]) -> None:
         for update in updates:

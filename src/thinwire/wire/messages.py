@@ -386,6 +386,32 @@ class Report:
         return cls(body.float64())
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Server to worker: it has these ``pieces`` of the frame's step, now or since long ago.
+
+    They need not be sent again, even to a server that is restarted. The server's ``version``.
+    """
+
+    kind: ClassVar[int] = 13
+    version: int
+    pieces: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_uint("counted: version", self.version, bits=64)
+        check_ascending("counted", self.pieces)
+        for piece in self.pieces:
+            check_uint("counted: piece", piece, bits=32)
+
+    def write(self, body: Writer) -> None:
+        body.uint(self.version, 8)
+        body.pieces(self.pieces)
+
+    @classmethod
+    def read(cls, body: Reader) -> Counted:
+        return cls(body.uint(8), body.pieces())
+
+
 Message: TypeAlias = (
     Join
     | Welcome
@@ -399,6 +425,7 @@ Message: TypeAlias = (
     | CaughtUp
     | Late
     | Report
+    | Counted
 )
 
 MESSAGES: Mapping[int, type[Message]] = {cls.kind: cls for cls in get_args(Message)}

@@ -27,6 +27,7 @@ from thinwire.wire.frame import DEFAULT_LIMITS, SERVER, Frame, Limits
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
+    Counted,
     Describe,
     Heartbeat,
     Join,
@@ -88,6 +89,7 @@ SENDS: Mapping[Role, Table] = {
         State.READY: {
             Update: State.READY,
             CaughtUp: State.READY,
+            Counted: State.READY,
             Refusal: State.READY,
             Late: State.READY,
             Heartbeat: State.READY,
@@ -104,6 +106,7 @@ RECEIVES: Mapping[Role, Table] = {
         State.READY: {
             Update: State.READY,
             CaughtUp: State.READY,
+            Counted: State.READY,
             Refusal: State.READY,
             Late: State.READY,
             Heartbeat: State.READY,
@@ -112,6 +115,7 @@ RECEIVES: Mapping[Role, Table] = {
         State.LEAVING: {
             Update: State.LEAVING,
             CaughtUp: State.LEAVING,
+            Counted: State.LEAVING,
             Refusal: State.LEAVING,
             Late: State.LEAVING,
             Heartbeat: State.LEAVING,

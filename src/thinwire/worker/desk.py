@@ -28,8 +28,8 @@ from thinwire.wire.body import Entry
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
+    Counted,
     Describe,
-    Heartbeat,
     Join,
     Late,
     Leave,
@@ -47,6 +47,7 @@ _logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _GOODBYE_SECONDS = 2.0
+_MOST_BREAKS = 20
 
 
 class Inbox(Protocol):
@@ -99,6 +100,8 @@ class Desk:
         self._lock = threading.Lock()
         self._all_heard = threading.Condition(self._lock)
         self._closing = False
+        self._breaks = 0
+        """Since the server was last heard to make progress."""
         self._reported = time.monotonic()
         self.sent_nbytes = self.received_nbytes = 0
         self.rejoined = 0
@@ -190,15 +193,14 @@ class Desk:
             while self._session.state not in (State.CLOSED, State.LEFT):
                 try:
                     data = self._connection.receive(deadline_seconds=1.0, what="an update")
+                    self.received_nbytes += len(data)
+                    self._hear(frames.unpack(data))
                 except TransportTimeout:
                     continue
-                except TransportClosed as error:
+                except (TransportClosed, RemoteProtocolError) as error:
                     if self._closing:
                         return
                     self._rejoin(error)
-                    continue
-                self.received_nbytes += len(data)
-                self._hear(frames.unpack(data))
         except BaseException as error:
             if not self._closing:
                 self._inbox.failed(error)
@@ -206,12 +208,14 @@ class Desk:
     def _hear(self, frame: frames.Frame) -> None:
         with self._lock:
             message = self._session.receive(frame)
+        if isinstance(message, Update | Counted):
+            self._breaks = 0
         if isinstance(message, Update):
             self._inbox.update(message)
-        elif isinstance(message, Heartbeat):
+        elif isinstance(message, Counted):
             with self._all_heard:
                 self.version = max(self.version, message.version)
-                self._acknowledge(frame.step)
+                self._withdraw(frame.step, set(message.pieces))
         elif isinstance(message, CaughtUp):
             self._ask_for_more(message.version)
         elif isinstance(message, Late):
@@ -219,31 +223,24 @@ class Desk:
         elif isinstance(message, Refusal):
             if not message.pieces:
                 raise Refused(f"{self.address}: {message.text}")
-            self._inbox.refused(self._withdraw(frame.step, set(message.pieces)))
+            with self._all_heard:
+                refused = self._withdraw(frame.step, set(message.pieces))
+            self._inbox.refused(refused)
         elif isinstance(message, Leave):
             self._left(message)
 
-    def _acknowledge(self, step: int) -> None:
-        """The server answers every push, in the order in which they were sent."""
-        pushes = self._unacknowledged.get(step, [])
-        del pushes[:1]
-        if not pushes:
-            self._unacknowledged.pop(step, None)
-            self._all_heard.notify_all()
-
     def _withdraw(self, step: int, pieces: set[int]) -> list[Entry]:
-        """Take refused pieces out of the oldest push of this step: they are not sent again."""
-        with self._lock:
-            pushes = self._unacknowledged.get(step, [])
-            if not pushes or not pieces <= {entry.piece for entry in pushes[0].entries}:
-                raise RemoteProtocolError(
-                    f"{self.address} refuses pieces {sorted(pieces)} of step {step}, which were "
-                    "not sent"
-                )
-            entries = pushes[0].entries
-            rest = tuple(entry for entry in entries if entry.piece not in pieces)
-            pushes[0] = replace(pushes[0], entries=rest)
-            return [entry for entry in entries if entry.piece in pieces]
+        """Do not send these again. Returns those that were still waiting for an answer."""
+        withdrawn, kept = [], []
+        for push in self._unacknowledged.pop(step, []):
+            withdrawn += [entry for entry in push.entries if entry.piece in pieces]
+            rest = tuple(entry for entry in push.entries if entry.piece not in pieces)
+            if rest:
+                kept.append(replace(push, entries=rest))
+        if kept:
+            self._unacknowledged[step] = kept
+        self._all_heard.notify_all()
+        return withdrawn
 
     def _ask_for_more(self, version: int) -> None:
         """Until an answer brings nothing new: the server sends only so much at once."""
@@ -258,8 +255,15 @@ class Desk:
         if not self._closing:
             raise RemoteProtocolError(f"{self.address} ended the session: {leave.text}")
 
-    def _rejoin(self, reason: TransportClosed) -> None:
-        """After a break: connect again, join, and say again what may not have been heard."""
+    def _rejoin(self, reason: TransportClosed | RemoteProtocolError) -> None:
+        """After a break: connect again, join, and say again what may not have been heard.
+
+        What the network has damaged is sent again like that, too. What breaks the connection again
+        and again is not the network's fault.
+        """
+        self._breaks += 1
+        if self._breaks > _MOST_BREAKS:
+            raise reason
         _logger.warning("%s; connecting again", reason)
         until = time.monotonic() + self._deadline
         while True:

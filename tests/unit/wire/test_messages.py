@@ -15,6 +15,7 @@ from thinwire.wire.messages import (
     MESSAGES,
     CatchUp,
     CaughtUp,
+    Counted,
     Describe,
     Described,
     Heartbeat,
@@ -59,7 +60,7 @@ def update(*rows: bytes, payloads: bytes = b"", count: int | None = None) -> byt
 
 
 def test_kinds_are_unique() -> None:
-    assert sorted(MESSAGES) == list(range(1, 13))
+    assert sorted(MESSAGES) == list(range(1, 14))
     assert all(cls.kind == kind for kind, cls in MESSAGES.items())
 
 
@@ -84,6 +85,7 @@ def test_kinds_are_unique() -> None:
         (CatchUp(9), struct.pack("<Q", 9)),
         (Heartbeat(9), struct.pack("<Q", 9)),
         (CaughtUp(9), struct.pack("<Q", 9)),
+        (Counted(9, (2, 7)), struct.pack("<QIII", 9, 2, 2, 7)),
         (Late(9, (2, 7)), struct.pack("<QIII", 9, 2, 2, 7)),
         (Report(0.5), struct.pack("<d", 0.5)),
         (Leave(Reason.DONE, "bye"), struct.pack("<HI3s", 10, 3, b"bye")),
@@ -111,9 +113,9 @@ def test_payloads_are_read_as_views_of_the_body() -> None:
     assert message.entries[0].payload.obj is body
 
 
-@pytest.mark.parametrize("kind", [0, 13, 255])
+@pytest.mark.parametrize("kind", [0, 14, 255])
 def test_unknown_kinds_are_refused(kind: int) -> None:
-    with pytest.raises(errors.RemoteProtocolError, match=rf"frame: kind {kind}, expected 1\.\.12"):
+    with pytest.raises(errors.RemoteProtocolError, match=rf"frame: kind {kind}, expected 1\.\.13"):
         read(kind, b"")
 
 
@@ -202,6 +204,7 @@ def test_right_learning_rates_are_kept_exactly(rate: float) -> None:
         (lambda: CatchUp(BIG), "catchup: version"),
         (lambda: Heartbeat(-1), "heartbeat: version -1"),
         (lambda: CaughtUp(-1), "caughtup: version -1"),
+        (lambda: Counted(1, (7, 2)), "counted: piece 2 after piece 7"),
         (lambda: Late(1, (2, 2)), "late: piece 2 after piece 2"),
         (lambda: Late(1, (-1,)), "late: worker -1"),
         (lambda: Report(-0.5), "report: owed -0.5"),

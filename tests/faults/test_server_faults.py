@@ -1,0 +1,94 @@
+"""Servers are killed, frozen and cut off; in the end the weights are those of an undisturbed run.
+
+Bit for bit, because a server forgets nothing that it has said, and counts every push once.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+
+import thinwire as tw
+from tests.faults.proxy import Proxy
+from tests.server.processes import PATIENCE_SECONDS, Process, ServerProcess
+from tests.server.servers import loss_of, network, plain_sgd, virtual, weights
+from thinwire.recipe import Recipe
+
+RECIPES = {"1 bit": tw.doublesqueeze(tw.OneBit()), "dgc": tw.dgc(0.02, momentum=0.9)}
+WORKERS = 2
+
+
+def train(
+    addresses: Sequence[str], recipe: Recipe, rank: int, steps: int
+) -> tuple[list[bytes], int]:
+    """The last weights of one worker, and how often it had to join again."""
+    net = network()
+    with tw.Client(
+        addresses, recipe, rank=rank, workers=WORKERS, deadline_seconds=PATIENCE_SECONDS
+    ) as client:
+        client.attach(net, plain_sgd(net))
+        for step in range(steps):
+            net.zero_grad()
+            loss_of(net, step, rank).backward()  # type: ignore[no-untyped-call]
+            client.step()
+        return weights(net), client.stats().rejoined
+
+
+def start_workers(
+    stack: ExitStack, addresses: Sequence[str], recipe: Recipe, steps: int
+) -> list[Process]:
+    return [
+        stack.enter_context(Process(train, addresses, recipe, rank, steps))
+        for rank in range(WORKERS)
+    ]
+
+
+def start_servers(
+    stack: ExitStack, folder: Path, recipe: Recipe, count: int
+) -> list[ServerProcess]:
+    return [
+        stack.enter_context(ServerProcess(folder / str(i), recipe, workers=WORKERS))
+        for i in range(count)
+    ]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_server_killed_at_50_random_moments_changes_no_bit(name: str, tmp_path: Path) -> None:
+    recipe, steps, kills, chance = RECIPES[name], 700, 50, random.Random(5)
+    with ExitStack() as stack:
+        servers = start_servers(stack, tmp_path, recipe, 2)
+        workers = start_workers(stack, [s.address for s in servers], recipe, steps)
+        for _ in range(kills):
+            time.sleep(chance.uniform(0.0, 0.3))
+            victim = chance.choice(servers)
+            assert victim.process.is_alive(), "training ended before all kills"
+            victim.kill()
+            victim.start()
+        results = [worker.result() for worker in workers]
+        assert [server.wait() for server in servers] == [0, 0]
+    assert sum(rejoined for _, rejoined in results) > kills / 2
+    assert [found for found, _ in results] == [virtual(recipe, WORKERS, steps)] * WORKERS
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("who", ["server", "worker"])
+def test_five_seconds_of_sigstop_change_no_bit(who: str, tmp_path: Path) -> None:
+    recipe, steps = RECIPES["1 bit"], 120
+    with ExitStack() as stack:
+        servers = start_servers(stack, tmp_path, recipe, 2)
+        workers = start_workers(stack, [s.address for s in servers], recipe, steps)
+        victim = servers[1] if who == "server" else workers[1]
+        time.sleep(0.5)
+        victim.signal(signal.SIGSTOP)
+        time.sleep(5.0)
+        victim.signal(signal.SIGCONT)
+        results = [worker.result() for worker in workers]
+    assert [found for found, _ in results] == [virtual(recipe, WORKERS, steps)] * WORKERS
