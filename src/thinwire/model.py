@@ -48,6 +48,11 @@ class Model:
                 f"this is server {own.server} of {own.servers}, you ask for {other.server} of "
                 f"{other.servers}: give all workers the same addresses in the same order"
             )
+        if other.lead != own.lead:
+            return (
+                f"server 0 here is of run {own.lead}, yours of run {other.lead}: give all workers "
+                "the same addresses, and all servers the logs of the same run"
+            )
         for mine, theirs in zip(own.tensors, other.tensors, strict=False):
             if mine != theirs:
                 return f"here is {_spelled(mine)} where you have {_spelled(theirs)}"
@@ -56,10 +61,12 @@ class Model:
         return None
 
 
-def describe(keys: list[Key], recipe: object, *, server: int, servers: int) -> Describe:
-    """What a worker says of the model it trains."""
+def describe(
+    keys: list[Key], recipe: object, *, server: int, servers: int, lead: int = 0
+) -> Describe:
+    """What a worker says of the model it trains. ``lead`` is the run of server 0."""
     tensors = tuple(Described(key.name, key.shape) for key in keys)
-    return Describe(server, servers, repr(recipe), tensors)
+    return Describe(server, servers, repr(recipe), tensors, lead)
 
 
 def digest_of(description: Describe, workers: int) -> bytes:

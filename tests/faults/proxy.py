@@ -50,7 +50,7 @@ class Lane:
             del data[self.cut_at :]
         repeat = self.repeat_at is not None and self.repeat_at < len(chunk)
         if repeat:
-            data += data
+            data = data * 2
         self.repeat_at = None if repeat or self.repeat_at is None else self.repeat_at - len(chunk)
         self.flip_at = None if flip or self.flip_at is None else self.flip_at - len(chunk)
         self.cut_at = None if end or self.cut_at is None else self.cut_at - len(chunk)

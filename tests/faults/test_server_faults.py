@@ -8,15 +8,13 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import torch
 
 import thinwire as tw
-from tests.faults.proxy import Proxy
 from tests.server.processes import PATIENCE_SECONDS, Process, ServerProcess
 from tests.server.servers import loss_of, network, plain_sgd, virtual, weights
 from thinwire.recipe import Recipe
@@ -30,9 +28,7 @@ def train(
 ) -> tuple[list[bytes], int]:
     """The last weights of one worker, and how often it had to join again."""
     net = network()
-    with tw.Client(
-        addresses, recipe, rank=rank, workers=WORKERS, deadline_seconds=PATIENCE_SECONDS
-    ) as client:
+    with tw.Client(addresses, recipe, rank=rank, workers=WORKERS, deadline_seconds=40.0) as client:
         client.attach(net, plain_sgd(net))
         for step in range(steps):
             net.zero_grad()

@@ -43,7 +43,9 @@ FROM_WORKER: dict[str, Message] = {
     "heartbeat-worker": Heartbeat(version=9),
     "leave-worker": Leave(Reason.DONE, ""),
     "report": Report(owed=0.75),
-    "describe": Describe(1, 2, "dgc", (Described("fc.weight", (10, 784)), Described("é", ()))),
+    "describe": Describe(
+        1, 2, "dgc", (Described("fc.weight", (10, 784)), Described("é", ())), lead=0x55
+    ),
 }
 FROM_SERVER: dict[str, Message] = {
     "welcome": Welcome(version=12, quorum=3, staleness=2),

@@ -61,13 +61,16 @@ MESSAGE: st.SearchStrategy[Message] = st.one_of(
     st.builds(Report, RATE),
     st.builds(Leave, REASON, TEXT),
     st.builds(
-        lambda server, more, recipe, tensors: Describe(server, server + more, recipe, tensors),
+        lambda server, more, recipe, tensors, lead: Describe(
+            server, server + more, recipe, tensors, lead
+        ),
         st.integers(0, 1000),
         st.integers(1, 1000),
         TEXT,
         st.lists(st.builds(Described, TEXT, st.lists(U32, max_size=4).map(tuple)), max_size=4).map(
             tuple
         ),
+        U64,
     ),
 )
 FRAME = st.builds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ from thinwire.transport import zeromq
 from thinwire.worker.client import Client
 
 DEADLINE = 60.0
+_runs = itertools.count(7)
 
 
 def network() -> nn.Module:
@@ -66,7 +68,7 @@ class RunningServer(AbstractContextManager["RunningServer"]):
         self.address = self._listener.address
         log, recovery = None, None
         if self._log_dir is not None:
-            log, recovery = Log.open(self._log_dir, new_run=7)
+            log, recovery = Log.open(self._log_dir, new_run=next(_runs))
         self._log = log
         self.service = Service(
             self._listener, self._recipe, self._rules, log=log, recovery=recovery

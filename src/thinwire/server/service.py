@@ -58,6 +58,7 @@ ON_LOSS = ("stop", "continue")
 LEAST_SNAPSHOT_NBYTES = 64 << 20
 """Of log, between two snapshots."""
 
+_OTHER_RUN = "this is another run than yours: was this server started without its log?"
 _EVENTS_PER_TURN = 256
 _CATCH_UP_NBYTES = 8 << 20
 _GOODBYE_SECONDS = 5.0
@@ -159,6 +160,9 @@ class Service:
         self.counters["received_nbytes"] += len(event.frame)
         try:
             frame = frames.unpack(event.frame)
+            if frame.run not in (0, self.members.run):
+                self._dismiss(peer, _OTHER_RUN, Reason.EPOCH)
+                return
             message = peer.session.receive(frame)
             self._act(peer, frame, message, bytes(event.frame))
         except RemoteProtocolError as error:
@@ -338,9 +342,10 @@ class Service:
         self._keep(raw)
         self._publish(self._running().leave(worker))
 
-    def _dismiss(self, peer: Peer, why: str) -> None:
+    def _dismiss(self, peer: Peer, why: str, reason: Reason = Reason.PROTOCOL) -> None:
+        peer.session.fail()
         if peer.session.state is not State.CLOSED:
-            self._say(peer, Leave(Reason.PROTOCOL, shortened(why)))
+            self._say(peer, Leave(reason, shortened(why)))
         self._refuse(peer, why)
 
     def _refuse(self, peer: Peer, why: str) -> None:

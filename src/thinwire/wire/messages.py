@@ -282,6 +282,8 @@ class Describe:
     """Worker to server, first: what it trains, so that a server needs no model of its own.
 
     ``server`` of ``servers`` is asked: by that and the sizes it knows which pieces are its own.
+    ``lead`` is the run of server 0, and 0 for that one itself: servers do not know each other, and
+    by this their logs show that they belong together.
     """
 
     kind: ClassVar[int] = 9
@@ -289,9 +291,11 @@ class Describe:
     servers: int
     recipe: str
     tensors: tuple[Described, ...]
+    lead: int = 0
 
     def __post_init__(self) -> None:
         check_positive("describe: servers", self.servers)
+        check_uint("describe: lead", self.lead, bits=64)
         check_uint("describe: server", self.server, bits=32)
         if self.server >= self.servers:
             raise errors.LocalProtocolError(
@@ -302,6 +306,7 @@ class Describe:
     def write(self, body: Writer) -> None:
         body.uint(self.server, 4)
         body.uint(self.servers, 4)
+        body.uint(self.lead, 8)
         body.text(self.recipe)
         body.count(len(self.tensors))
         for tensor in self.tensors:
@@ -312,8 +317,9 @@ class Describe:
 
     @classmethod
     def read(cls, body: Reader) -> Describe:
-        server, servers, recipe = body.uint(4), body.uint(4), body.text()
-        return cls(server, servers, recipe, tuple(_read_tensor(body) for _ in range(body.count())))
+        server, servers, lead, recipe = body.uint(4), body.uint(4), body.uint(8), body.text()
+        tensors = tuple(_read_tensor(body) for _ in range(body.count()))
+        return cls(server, servers, recipe, tensors, lead)
 
 
 def _read_tensor(body: Reader) -> Described:

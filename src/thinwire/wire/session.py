@@ -197,11 +197,15 @@ class Session:
             message = decode(frame, limits=self._limits)
             self._move(RECEIVES[self.role], message, frame.step)
         except errors.ProtocolError as error:
-            said_leave = self.state in (State.LEAVING, State.CLOSED)
-            self.state = State.CLOSED if said_leave else State.FAILED
+            self.fail()
             raise errors.RemoteProtocolError(str(error)) from error
         self._bind(frame, message)
         return message
+
+    def fail(self) -> None:
+        """The peer broke a rule: all that is left to say is Leave."""
+        said_leave = self.state in (State.LEAVING, State.CLOSED)
+        self.state = State.CLOSED if said_leave else State.FAILED
 
     def _check_sender(self, frame: Frame) -> None:
         """Refuse what was sent to another run, to the server before its restart, or by another."""

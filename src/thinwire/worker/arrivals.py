@@ -51,6 +51,14 @@ class Arrivals:
     def applied(self) -> int:
         return self.version
 
+    def received(self) -> int:
+        everything = range(len(self._pieces))
+        with self._changed:
+            version = self.version
+            while self._has(version + 1, everything):
+                version += 1
+            return version
+
     def take_refused(self) -> list[Entry]:
         with self._changed:
             taken, self._refused = self._refused, []

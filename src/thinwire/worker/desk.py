@@ -22,6 +22,7 @@ from thinwire.errors import (
     TransportTimeout,
     WorkerLost,
 )
+from thinwire.model import digest_of
 from thinwire.transport.base import Connection
 from thinwire.wire import frame as frames
 from thinwire.wire.body import Entry
@@ -48,6 +49,8 @@ _logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.1
 _GOODBYE_SECONDS = 2.0
 _MOST_BREAKS = 20
+_MOST_QUIET_SECONDS = 5.0
+"""After this a server is asked whether it is still there."""
 
 
 class Inbox(Protocol):
@@ -65,6 +68,9 @@ class Inbox(Protocol):
     def applied(self) -> int:
         """The last version that this worker has applied to all pieces."""
 
+    def received(self) -> int:
+        """The last version up to which everything has come."""
+
 
 @dataclass(frozen=True, slots=True)
 class Application:
@@ -74,11 +80,11 @@ class Application:
     workers: int
     pieces: int
     description: Describe
-    digest: bytes
 
 
-class _StillJoined(TransportError):
-    """The server has not noticed yet that the connection before this one is over."""
+class _NotYet(TransportError):
+    """The server has not noticed yet that the connection before this one is over, or the network
+    has damaged what it heard."""
 
 
 class Desk:
@@ -95,13 +101,18 @@ class Desk:
         self._connect, self._inbox = connect, inbox
         self._application = application
         self._deadline = deadline_seconds
-        self._run = 0
+        self._quiet = min(deadline_seconds / 8, _MOST_QUIET_SECONDS)
+        self._heard, self._probed = time.monotonic(), False
+        self.run = 0
+        """The server's; 0 before it has said it."""
         self._unacknowledged: dict[int, list[Push]] = {}
         self._lock = threading.Lock()
         self._all_heard = threading.Condition(self._lock)
         self._closing = False
         self._breaks = 0
         """Since the server was last heard to make progress."""
+        self._probe_step: int | None = None
+        """A step that was not confirmed when the server was asked whether it is there."""
         self._reported = time.monotonic()
         self.sent_nbytes = self.received_nbytes = 0
         self.rejoined = 0
@@ -158,9 +169,10 @@ class Desk:
         """Connect and join; raises why the server does not want this worker."""
         connection, mine = self._connect(self._deadline), self._application
         try:
-            session = Session.of_worker(mine.rank, run=self._run)
+            session = Session.of_worker(mine.rank, run=self.run)
             version = self._inbox.applied()
-            join = Join(mine.workers, mine.pieces, mine.digest, version)
+            digest = digest_of(mine.description, mine.workers)
+            join = Join(mine.workers, mine.pieces, digest, version)
             for message in (mine.description, join):
                 session.send(message)
                 connection.send(
@@ -174,29 +186,31 @@ class Desk:
         except BaseException:
             connection.close()
             raise
-        if self._run == 0:
+        if self.run == 0:
             self.counted = frame.step
-        self._run, self._asked = session.run, version
+        self.run, self._asked = session.run, version
         self.version = max(self.version, answer.version)
         return session, connection
 
     def _refused(self, address: str, answer: Message) -> Exception:
-        text = answer.text if isinstance(answer, Refusal | Leave) else type(answer).__name__
-        if isinstance(answer, Refusal) and answer.reason is Reason.UNKNOWN_WORKER and self._run:
-            return _StillJoined(f"{address}: {text}")
-        if isinstance(answer, Leave) and answer.reason is Reason.PROTOCOL and self._run:
-            return Refused(f"{address} is not of the run before: has it lost its log? ({text})")
-        return Refused(f"{address}: {text}")
+        if not isinstance(answer, Refusal | Leave):
+            return RemoteProtocolError(f"{address}: {type(answer).__name__}, expected a welcome")
+        text = f"{address}: {answer.text}"
+        passing = answer.reason in (Reason.UNKNOWN_WORKER, Reason.PROTOCOL)
+        return _NotYet(text) if passing and self.run else Refused(text)
 
     def _listen(self) -> None:
         try:
             while self._session.state not in (State.CLOSED, State.LEFT):
                 try:
-                    data = self._connection.receive(deadline_seconds=1.0, what="an update")
+                    data = self._connection.receive(
+                        deadline_seconds=self._quiet / 4, what="an update"
+                    )
+                    self._heard, self._probed = time.monotonic(), False
                     self.received_nbytes += len(data)
                     self._hear(frames.unpack(data))
                 except TransportTimeout:
-                    continue
+                    self._check_health()
                 except (TransportClosed, RemoteProtocolError) as error:
                     if self._closing:
                         return
@@ -204,6 +218,20 @@ class Desk:
         except BaseException as error:
             if not self._closing:
                 self._inbox.failed(error)
+
+    def _check_health(self) -> None:
+        """Nothing has come for a while. A connection that works answers a question.
+
+        One that does not may be broken in a way that TCP does not see: bytes were lost or changed.
+        """
+        silent = time.monotonic() - self._heard
+        if silent > 2 * self._quiet and self._probed:
+            self._rejoin(TransportClosed(f"{self.address} does not answer for {silent:.1f} s"))
+        elif silent > self._quiet and not self._probed:
+            self._probed = True
+            with self._lock:
+                self._probe_step = min(self._unacknowledged, default=None)
+                self._try_to_say(CatchUp(self._inbox.received()), 0)
 
     def _hear(self, frame: frames.Frame) -> None:
         with self._lock:
@@ -218,6 +246,7 @@ class Desk:
                 self._withdraw(frame.step, set(message.pieces))
         elif isinstance(message, CaughtUp):
             self._ask_for_more(message.version)
+            self._check_confirmed()
         elif isinstance(message, Late):
             self._inbox.late(message)
         elif isinstance(message, Refusal):
@@ -242,6 +271,14 @@ class Desk:
         self._all_heard.notify_all()
         return withdrawn
 
+    def _check_confirmed(self) -> None:
+        """A server answers in order: pushes before a question that has an answer are confirmed."""
+        with self._lock:
+            lost = self._probe_step is not None and self._probe_step in self._unacknowledged
+            self._probe_step = None
+        if lost:
+            raise RemoteProtocolError(f"{self.address} answers, but has not heard of a push")
+
     def _ask_for_more(self, version: int) -> None:
         """Until an answer brings nothing new: the server sends only so much at once."""
         if version > self._asked:
@@ -265,20 +302,21 @@ class Desk:
         if self._breaks > _MOST_BREAKS:
             raise reason
         _logger.warning("%s; connecting again", reason)
+        self._connection.close()
         until = time.monotonic() + self._deadline
         while True:
             try:
                 session, connection = self._begin()
                 break
-            except TransportError as error:
+            except (TransportError, RemoteProtocolError) as error:
                 if time.monotonic() > until or self._closing:
                     raise TransportTimeout(
                         f"{self.address} was not there again within {self._deadline:g} s ({error})"
                     ) from error
                 time.sleep(_RETRY_SECONDS)
         with self._lock:
-            self._connection.close()
             self._session, self._connection = session, connection
+            self._heard, self._probed, self._probe_step = time.monotonic(), False, None
             self.rejoined += 1
             for step, pushes in sorted(self._unacknowledged.items()):
                 for push in pushes:

@@ -12,9 +12,9 @@ from thinwire.codec.dense import Float32
 from thinwire.compressor import Encoded, is_usable
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import Piece
+from thinwire.gradient.pieces import Piece, cut, piece_numel_for
 from thinwire.gradient.placement import place
-from thinwire.model import Model, describe
+from thinwire.model import describe
 from thinwire.recipe import Recipe
 from thinwire.transport import zeromq
 from thinwire.transport.base import Connection
@@ -46,25 +46,26 @@ class Servers:
         """``version`` is the last one that was applied to the weights."""
         if not addresses:
             raise ConfigError("at least one server is needed")
-        models = [
-            Model(describe(list(keys), recipe, server=i, servers=len(addresses)), workers)
-            for i in range(len(addresses))
-        ]
-        self.pieces = models[0].pieces
+        self.pieces = cut(keys, most_numel=piece_numel_for(keys, owners=workers))
         self._owners = place(self.pieces, owners=len(addresses))
         self.arrivals = Arrivals(self.pieces, version=version)
         self.desks: list[Desk] = []
-        for address, model in zip(addresses, models, strict=True):
-            digest, description = model.digest, model.description
-            application = Application(rank, workers, len(self.pieces), description, digest)
+        for number, address in enumerate(addresses):
+            description = describe(
+                list(keys), recipe, server=number, servers=len(addresses), lead=self._lead()
+            )
             self.desks.append(
                 Desk(
                     _to(connect, address),
-                    application,
+                    Application(rank, workers, len(self.pieces), description),
                     self.arrivals,
                     deadline_seconds=deadline_seconds,
                 )
             )
+
+    def _lead(self) -> int:
+        """The run of server 0, which is joined first."""
+        return self.desks[0].run if self.desks else 0
 
     @property
     def version(self) -> int:

@@ -70,8 +70,8 @@ def test_kinds_are_unique() -> None:
         (Join(4, 161, DIGEST, 9), struct.pack("<II32sQ", 4, 161, DIGEST, 9)),
         (Welcome(9, 3, 2), struct.pack("<QII", 9, 3, 2)),
         (
-            Describe(1, 2, "r", (Described("w", (3, 4)),)),
-            struct.pack("<III1sII1sBII", 1, 2, 1, b"r", 1, 1, b"w", 2, 3, 4),
+            Describe(1, 2, "r", (Described("w", (3, 4)),), lead=9),
+            struct.pack("<IIQI1sII1sBII", 1, 2, 9, 1, b"r", 1, 1, b"w", 2, 3, 4),
         ),
         (
             Push(9, 0.5, (entry(2, b"abc"), entry(7, b"de"))),
