@@ -34,6 +34,7 @@ from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe, clan, dense, dgc, doublesqueeze
+from thinwire.replay import replay
 from thinwire.server.retention import LogSettings
 from thinwire.server.server import Server
 from thinwire.transport.keys import Keys, ServerCurve, WorkerCurve
@@ -95,6 +96,7 @@ __all__ = [
     "dgc",
     "doublesqueeze",
     "optim",
+    "replay",
     "small_as",
     "unless_dense_is_cheaper",
     "vectors_as",

@@ -17,7 +17,7 @@ import click
     type=click.IntRange(min=1),
     default=40,
     show_default=True,
-    help="Frames to show of a file, half from its beginning and half from its end.",
+    help="Frames of a file, or files of a folder, to show: half from each end.",
 )
 @click.option(
     "--json",
@@ -26,20 +26,23 @@ import click
     help="Write everything to this file, every frame included.",
 )
 def inspect(path: Path, rows: int, json_file: TextIO | None) -> None:
-    """Show the frames of a file, or the segments and snapshots of a server's log folder.
+    """Show a server's log folder, or the frames of one file.
+
+    Of a log: what was trained, which versions are kept, what each worker pushed, and its files.
 
     Every checksum is checked. Damaged places are shown with file and byte, and the exit code is 1.
     Nothing is changed. In the log of a running server the newest group may be half-written.
     """
     # Here, so that "thinwire inspect --help" does not wait for torch.
-    from thinwire.cli.inspect_view import as_json, print_file, print_folder
+    from thinwire.cli.inspect_folder import print_folder
+    from thinwire.cli.inspect_view import as_json, print_file
     from thinwire.server.contents import read_contents
     from thinwire.server.folder import read_folder
 
     if path.is_dir():
         folder = read_folder(path)
         files, problem = folder.files, folder.problem
-        print_folder(folder)
+        print_folder(folder, rows=rows)
     else:
         files, problem = [read_contents(path)], None
         print_file(files[0], rows=rows)

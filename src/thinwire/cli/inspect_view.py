@@ -1,4 +1,4 @@
-"""How ``thinwire inspect`` shows files of frames, in a terminal and without one."""
+"""How ``thinwire inspect`` shows a file of frames, in a terminal and without one."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire.server.contents import Contents, Row
-from thinwire.server.folder import FolderContents
 
 _FRAME_COLUMNS = ("byte", "nbytes", "kind", "worker", "step", "version", "pieces", "detail")
-_FILE_COLUMNS = ("file", "nbytes", "epoch", "pushes", "updates", "versions", "state")
 _WORDS = ("kind", "detail", "file", "state")  # the other columns are numbers, to the right
 
 
 def print_file(contents: Contents, *, rows: int) -> None:
     """The frames of one file."""
     click.echo(_title(contents))
-    shown = _shorten([_frame_cells(row) for row in contents.rows], rows)
-    _print_table(_FRAME_COLUMNS, shown)
+    shown = shorten([_frame_cells(row) for row in contents.rows], rows)
+    print_table(_FRAME_COLUMNS, shown)
     if len(contents.rows) > rows:
         click.echo(f"Frames not shown: {len(contents.rows) - rows}; --rows shows more.")
-    _print_damage(contents)
+    print_damage(contents)
 
 
 def _title(contents: Contents) -> str:
@@ -33,7 +31,8 @@ def _title(contents: Contents) -> str:
     return f"{contents.path}: {contents.what}, {contents.nbytes} bytes{run}"
 
 
-def _shorten(cells: list[tuple[str, ...]], rows: int) -> list[tuple[str, ...]]:
+def shorten(cells: list[tuple[str, ...]], rows: int) -> list[tuple[str, ...]]:
+    """At most so many, half from the beginning and half from the end."""
     if len(cells) <= rows:
         return cells
     begin = -(-rows // 2)
@@ -46,11 +45,11 @@ def _frame_cells(row: Row) -> tuple[str, ...]:
     version, pieces = (_number(n) for n in (row.version, row.pieces))
     return (
         *(str(row.offset), str(row.nbytes), row.kind, worker),
-        *(str(row.step), version, pieces, _printable(row.detail)),
+        *(str(row.step), version, pieces, printable(row.detail)),
     )
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without what would move the cursor: whoever wrote the file is not trusted."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -59,43 +58,18 @@ def _number(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
-def print_folder(folder: FolderContents) -> None:
-    """The files of a log, and whether a server can start from them."""
-    nbytes = sum(one.nbytes for one in folder.files)
-    click.echo(f"{folder.path}: log, {len(folder.files)} files, {nbytes} bytes")
-    _print_table(_FILE_COLUMNS, [_file_cells(one) for one in folder.files])
-    for one in folder.files:
-        _print_damage(one)
-    if folder.problem is None:
-        click.echo(f"A server would start {folder.replay}.")
-    else:
-        click.secho(f"No server can start: {_printable(folder.problem)}.", fg="red")
-
-
-def _file_cells(contents: Contents) -> tuple[str, ...]:
-    kinds = [row.kind for row in contents.rows]
-    versions = [row.version or 0 for row in contents.rows if row.kind == "update"]
-    return (
-        contents.path.name,
-        str(contents.nbytes),
-        str(contents.rows[0].epoch) if contents.rows else "",
-        str(kinds.count("push")),
-        str(kinds.count("update")),
-        f"{min(versions)}-{max(versions)}" if versions else "",
-        "whole" if contents.damage is None else "damaged",
-    )
-
-
-def _print_damage(contents: Contents) -> None:
+def print_damage(contents: Contents) -> None:
+    """In which place, if there is one."""
     damage = contents.damage
     if damage is None:
         return
-    click.secho(f"Damaged: {_printable(str(damage))}.", fg="red")
+    click.secho(f"Damaged: {printable(str(damage))}.", fg="red")
     if damage.is_torn_tail and contents.what == "segment":
         click.echo(f"No commit follows: its last {damage.nbytes} bytes may be what a crash left.")
 
 
-def _print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Rows of cells under the names of their columns."""
     console = Console()
     if not rows:
         return

@@ -30,10 +30,15 @@ _COMMANDS = {
     "demo": _Entry(
         "thinwire.cli.demo", "demo", "See it work: a small GPT, trained on this machine."
     ),
-    "bench": _Entry("thinwire.cli.bench", "bench", "Measure the kernels beside memcpy and torch."),
+    "serve": _Entry("thinwire.cli.serve", "serve", "Run a parameter server."),
+    "keys": _Entry("thinwire.cli.keys", "keys", "Make keys for servers and workers."),
     "inspect": _Entry(
-        "thinwire.cli.inspect", "inspect", "Show what is in a file of frames, or in a log."
+        "thinwire.cli.inspect", "inspect", "Show what is in a server's log, or in a file of frames."
     ),
+    "replay": _Entry(
+        "thinwire.cli.replay", "replay", "Rebuild the weights of any version from the logs."
+    ),
+    "bench": _Entry("thinwire.cli.bench", "bench", "Measure the kernels beside memcpy and torch."),
 }
 
 

@@ -6,8 +6,9 @@ then be found half-written.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from thinwire.codec import registry
@@ -19,7 +20,7 @@ from thinwire.server.snapshot import HEAD_KIND, TENSOR_KIND, read_snapshot
 from thinwire.server.tensors import read_tensor
 from thinwire.wire.body import Entry
 from thinwire.wire.frame import HEADER_NBYTES, SERVER, Frame
-from thinwire.wire.messages import MESSAGES, Push, Update, decode
+from thinwire.wire.messages import MESSAGES, Describe, Message, Push, Update, decode
 
 _OWN_KINDS = {
     Head.kind: "segment",
@@ -31,7 +32,10 @@ _OWN_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One frame. ``detail`` is what its body says, but for payloads, or why that is ``refused``."""
+    """One frame. ``detail`` is what its body says, but for payloads, or why that is ``refused``.
+
+    ``rate`` is the learning rate of a push that gives it.
+    """
 
     offset: int
     nbytes: int
@@ -43,7 +47,9 @@ class Row:
     version: int | None
     pieces: int | None
     detail: str
-    refused: bool
+    refused: bool = False
+    rate: float | None = None
+    description: Describe | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +120,7 @@ def _snapshot(contents: Contents) -> Contents:
 
 def _row(offset: int, frame: Frame) -> Row:
     name = MESSAGES[frame.kind].__name__ if frame.kind in MESSAGES else f"kind {frame.kind}"
-    refused = False
-    try:
-        version, pieces, detail = _describe(frame)
-    except ProtocolError as error:
-        version, pieces, detail, refused = None, None, str(error), True
-    return Row(
+    row = Row(
         offset,
         HEADER_NBYTES + len(frame.body),
         _OWN_KINDS.get(frame.kind, name.lower()),
@@ -127,38 +128,56 @@ def _row(offset: int, frame: Frame) -> Row:
         frame.epoch,
         None if frame.worker == SERVER else frame.worker,
         frame.step,
-        version,
-        pieces,
-        detail,
-        refused,
+        version=None,
+        pieces=None,
+        detail="",
     )
+    try:
+        return _described(row, frame)
+    except ProtocolError as error:
+        return replace(row, detail=str(error), refused=True)
 
 
-def _describe(frame: Frame) -> tuple[int | None, int | None, str]:
-    """Version, number of pieces, and the rest in words."""
+def _described(row: Row, frame: Frame) -> Row:
+    """With what the body says."""
     if frame.kind == Head.kind:
         head = read_mark(frame, Head)
-        return head.version, None, f"number {head.number}, first record {head.first}"
+        detail = f"number {head.number}, first record {head.first}"
+        return replace(row, version=head.version, detail=detail)
     if frame.kind == Commit.kind:
         commit = read_mark(frame, Commit)
         last = commit.first + commit.count - 1
-        return None, None, f"records {commit.first} to {last}, {commit.nbytes} bytes"
+        one = commit.count == 1
+        records = f"record {commit.first}" if one else f"records {commit.first} to {last}"
+        return replace(row, detail=f"{records}, {commit.nbytes} bytes")
     if frame.kind == HEAD_KIND:
-        return None, None, f"state after {frame.step} records"
+        return replace(row, detail=f"state after {frame.step} records")
     if frame.kind == TENSOR_KIND:
         piece, name, tensor = read_tensor(frame.body)
-        return None, None, f"{piece}: {name} {list(tensor.shape)}"
-    return _describe_message(frame)
+        return replace(row, detail=f"{piece}: {name} {list(tensor.shape)}")
+    return _with_message(row, decode(frame))
 
 
-def _describe_message(frame: Frame) -> tuple[int | None, int | None, str]:
-    message = decode(frame)
-    version = getattr(message, "version", None)
+def _with_message(row: Row, message: Message) -> Row:
+    row = replace(row, version=getattr(message, "version", None))
     if isinstance(message, Push | Update):
-        return version, len(message.entries), _codecs(message.entries)
+        row = replace(row, pieces=len(message.entries), detail=_codecs(message.entries))
+        rate = message.learning_rate if isinstance(message, Push) else 0.0
+        return replace(row, rate=rate, detail=f"{row.detail}; rate {rate:g}") if rate else row
+    if isinstance(message, Describe):
+        return replace(row, description=message, detail=in_words(message))
     text = getattr(message, "text", "")
     reason = getattr(message, "reason", None)
-    return version, None, text if reason is None else f"{reason.name}: {text}"
+    return replace(row, detail=text if reason is None else f"{reason.name}: {text}")
+
+
+def in_words(description: Describe) -> str:
+    """Which server it is for, and how large the model is."""
+    numel = sum(math.prod(tensor.shape) for tensor in description.tensors)
+    return (
+        f"server {description.server} of {description.servers}; {len(description.tensors)} "
+        f"tensors, {numel} elements"
+    )
 
 
 def _codecs(entries: tuple[Entry, ...]) -> str:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from thinwire.errors import LogError
-from thinwire.server.contents import Contents, read_contents
+from thinwire.server.contents import Contents, Row, read_contents
 from thinwire.server.recovery import recover
 from thinwire.server.segment import find_segments
 from thinwire.server.snapshot import find_snapshots
+from thinwire.wire.messages import Describe
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPushes:
+    """What the log keeps of one worker. ``version`` is what its newest push was computed on."""
+
+    worker: int
+    pushes: int
+    nbytes: int
+    step: int
+    version: int
+    rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +38,65 @@ class FolderContents:
     replay: str
     problem: str | None
 
+    @property
+    def description(self) -> Describe | None:
+        """What is trained, if the log still says it."""
+        rows = (row for one in self.files for row in one.rows)
+        return next((row.description for row in rows if row.description is not None), None)
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The updates of versions after the first number are kept, up to the second."""
+        updates = [row.version or 0 for row in self._records() if row.kind == "update"]
+        heads = [one.rows[0].version or 0 for one in self._segments() if one.rows]
+        since = heads[0] if heads else 0
+        return since, max(updates, default=since)
+
+    def workers(self) -> list[WorkerPushes]:
+        """By number of the worker."""
+        pushes: dict[int, list[Row]] = {}
+        for row in self._records():
+            if row.kind == "push" and row.worker is not None:
+                pushes.setdefault(row.worker, []).append(row)
+        return [_sum(worker, rows) for worker, rows in sorted(pushes.items())]
+
+    def _segments(self) -> Iterator[Contents]:
+        return (one for one in self.files if one.what == "segment")
+
+    def _records(self) -> Iterator[Row]:
+        return (row for one in self._segments() for row in one.rows)
+
+
+def _sum(worker: int, rows: list[Row]) -> WorkerPushes:
+    newest = max(rows, key=lambda row: row.step)
+    nbytes = sum(row.nbytes for row in rows)
+    return WorkerPushes(worker, len(rows), nbytes, newest.step, newest.version or 0, newest.rate)
+
 
 def read_folder(path: Path) -> FolderContents:
     """All files of a log. Raises LogError if there are none."""
-    paths = [*find_segments(path).values(), *find_snapshots(path).values()]
-    if not paths:
-        raise LogError(f"log: {path} has no segments and no snapshots: is it the folder of a log?")
+    while True:
+        paths = _paths(path)
+        if not paths:
+            raise LogError(
+                f"log: {path} has no segments and no snapshots: is it the folder of a log?"
+            )
+        try:
+            found = _read(path, paths)
+        except LogError:
+            if paths == _paths(path):
+                raise
+            continue
+        # A running server adds and deletes files: then some may seem to be missing.
+        if found.problem is None or paths == _paths(path):
+            return found
+
+
+def _paths(path: Path) -> list[Path]:
+    return [*find_segments(path).values(), *find_snapshots(path).values()]
+
+
+def _read(path: Path, paths: list[Path]) -> FolderContents:
     files = [read_contents(one) for one in paths]
     try:
         found = recover(path)

@@ -62,8 +62,8 @@ def recover(folder: Path) -> Recovery:
     """Read and check all of a log. Raises LogError, with the place, where it is not whole."""
     found = {number: scan(path) for number, path in find_segments(folder).items()}
     record, snapshot, spoilt = _newest_snapshot(folder)
-    segments = _undamaged(found, record)
-    _check_chain(segments)
+    segments = undamaged(found, record)
+    check_chain(segments)
     cut = segments[-1].damage if segments else None
     recovery = Recovery(snapshot, record, tuple(segments), cut, spoilt)
     _check_reach(folder, recovery)
@@ -80,7 +80,11 @@ def _newest_snapshot(folder: Path) -> tuple[int, Snapshot | None, tuple[str, ...
     return 0, None, tuple(spoilt)
 
 
-def _undamaged(found: Mapping[int, Scan | Damage], record: int) -> list[Scan]:
+def undamaged(found: Mapping[int, Scan | Damage], record: int) -> list[Scan]:
+    """These segments, if all are whole but for a torn tail of the last; else LogError.
+
+    ``record`` is that of the newest snapshot, or 0.
+    """
     segments: list[Scan] = []
     for number, one in found.items():
         damage = one if isinstance(one, Damage) else one.damage
@@ -111,7 +115,8 @@ def _advice(damage: Damage, *, spare: bool) -> str:
     return "Restore the file from a copy, or start with an empty folder from a checkpoint"
 
 
-def _check_chain(segments: Sequence[Scan]) -> None:
+def check_chain(segments: Sequence[Scan]) -> None:
+    """Raise LogError unless each follows the one before, in the same run."""
     for before, after in pairwise(segments):
         if after.head.number != before.head.number + 1:
             raise LogError(

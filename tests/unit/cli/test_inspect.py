@@ -13,7 +13,9 @@ from tests.log_cases import (
     RUN,
     flip,
     groups_of,
+    make_log,
     open_log,
+    push,
     segments,
     snapshot_of,
     snapshots,
@@ -21,8 +23,9 @@ from tests.log_cases import (
 )
 from thinwire.cli.main import main
 from thinwire.server.retention import LogSettings
-from thinwire.wire.frame import Frame, pack
-from thinwire.wire.messages import Leave, Reason, encode
+from thinwire.server.snapshot import Snapshot
+from thinwire.wire.frame import HEADER_NBYTES, Frame, pack
+from thinwire.wire.messages import Describe, Described, Leave, Reason, encode
 
 
 def inspect(*arguments: str | Path) -> Result:
@@ -52,6 +55,44 @@ def test_a_folder_shows_its_files_and_where_a_server_would_start(folder: Path) -
     for path in [*segments(folder), *snapshots(folder)]:
         assert path.name in result.stdout
     assert "start from the snapshot of record 6 and replay 6 records" in result.stdout
+
+
+def test_a_folder_shows_who_pushed_and_what_is_kept(folder: Path) -> None:
+    lines = inspect(folder).stdout.splitlines()
+    assert lines[0].startswith(f"{folder}: log, run {RUN}, ")
+    assert lines[1] == "No worker has said what it trains, or that record is deleted."
+    cells = [line.split() for line in lines]
+    pushes = sum(push(step).body.nbytes + HEADER_NBYTES for step in (1, 2, 1, 2))
+    assert ["0", "4", str(pushes), str(pushes // 4), "2", "2", "0.1"] in cells
+    assert any(row[:2] == ["1", "4"] for row in cells)
+    kept = "Updates of versions 1-2 are kept: a worker or a checkpoint of version 0 or later"
+    assert any(line.startswith(kept) for line in lines)
+
+
+def test_a_folder_shows_what_was_trained(tmp_path: Path) -> None:
+    tensors = (Described("fc.weight", (3, 4)), Described("fc.bias\x1b[2J", (3,)))
+    describe = Describe(1, 2, "Recipe(push=\x1b[2J)", tensors)
+    frame = encode(describe, run=RUN, epoch=1, worker=0, step=0)
+    make_log(tmp_path / "log", [[frame]])
+    result = inspect(tmp_path / "log", "--json", tmp_path / "out.json")
+    lines = result.stdout.splitlines()
+    assert lines[1] == "Trained: server 1 of 2; 2 tensors, 15 elements"
+    assert lines[2] == "Recipe:  Recipe(push=\N{REPLACEMENT CHARACTER}[2J)"
+    assert "No updates are kept." in lines
+    (file,) = json.loads((tmp_path / "out.json").read_text())["files"]
+    assert file["frames"][1]["description"]["tensors"][0]["name"] == "fc.weight"
+
+
+def test_a_description_is_found_in_a_snapshot(tmp_path: Path) -> None:
+    frame = encode(Describe(0, 1, "dense", ()), run=RUN, epoch=1, worker=0, step=0)
+    with open_log(tmp_path / "log") as log:
+        log.snapshot(Snapshot(log.run, log.epoch, pending=(frame,)))
+    assert "Trained: server 0 of 1; 0 tensors, 0 elements" in inspect(tmp_path / "log").stdout
+
+
+def test_many_files_are_shortened(folder: Path) -> None:
+    count = len(segments(folder)) + len(snapshots(folder))
+    assert f"Files not shown: {count - 2};" in inspect(folder, "--rows", "2").stdout
 
 
 def test_damage_is_shown_with_its_place(folder: Path, tmp_path: Path) -> None:
