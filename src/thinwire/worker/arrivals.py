@@ -82,15 +82,14 @@ class Arrivals:
         """These pieces of a version, which are there."""
         with self._changed:
             found = self._versions[version]
-            taken = [found.pop(number) for number in numbers]
-            if not found and version == self.version + 1:
-                del self._versions[version]
-            return taken
+            return [found.pop(number) for number in numbers]
 
     def applied_all(self, version: int) -> None:
-        """All pieces of this version were taken and are being used."""
+        """All pieces up to this version were taken, and are in the weights."""
         with self._changed:
             self.version = version
+            for old in [one for one in self._versions if one <= version]:
+                del self._versions[old]
 
     def take_next(self) -> list[Encoded] | None:
         """The next version, by number of piece, if it is there as a whole."""

@@ -240,7 +240,11 @@ class Client:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None or self._servers is None:
+            self.close()
+        else:
+            self._pipeline.close()
+            self._servers.abandon(f"{type(error).__name__}: {error}")
 
     def _joined(self) -> Servers:
         if self._servers is None:

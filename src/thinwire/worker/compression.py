@@ -20,6 +20,7 @@ from thinwire.gradient.pieces import Piece, batches
 from thinwire.worker.bucket import Bucket, Step, UnitJob
 from thinwire.worker.checkpoint import read_states
 from thinwire.worker.pipeline import Pipeline
+from thinwire.worker.served import Served
 from thinwire.worker.staging import Staging
 from thinwire.worker.state import ExchangeState
 from thinwire.worker.stats import Stats, residual_ratios
@@ -195,6 +196,9 @@ class Compression:
         """Stop. The model cannot be trained after that. Does not wait for other ranks."""
         self._closed = True
         self._pipeline.close()
+        for way in self._links:
+            if isinstance(way, Served):
+                way.close()
 
     def __enter__(self) -> Compression:
         return self
@@ -205,6 +209,8 @@ class Compression:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self._tell(error)
         self.close()
 
     def take(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:

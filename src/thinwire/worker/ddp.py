@@ -6,6 +6,8 @@ of backward.
 
 # No "from __future__ import annotations": DDP reads the hook's annotations as objects.
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -20,9 +22,11 @@ from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe
 from thinwire.settings import check_choice, check_positive
+from thinwire.transport.keys import WorkerCurve
 from thinwire.worker.compression import Compression
 from thinwire.worker.momentum import take_over_momentum
-from thinwire.worker.team import EXCHANGES, HIERARCHIES, gather_team
+from thinwire.worker.servers import connect_with
+from thinwire.worker.team import EXCHANGES, HIERARCHIES, SERVERS, gather_team
 
 
 def compress_ddp(
@@ -36,13 +40,18 @@ def compress_ddp(
     group: dist.ProcessGroup | None = None,
     deadline_seconds: float = 600.0,
     seed: int = 0,
+    servers: Sequence[str] = (),
+    keys: WorkerCurve | None = None,
+    insecure: bool = False,
 ) -> Compression:
     """Send the gradients of a DistributedDataParallel ``model`` as ``recipe`` says.
 
     All ranks must call it alike.
 
     ``exchange`` is "sharded" (every rank serves its share, both ways compressed) or "allgather"
-    (everybody hears every push; for few ranks). ``hierarchy`` "host" averages densely among the
+    (everybody hears every push; for few ranks) or "servers" (synchronous parameter servers at the
+    addresses ``servers``, with ``keys`` unless they are on this machine or ``insecure`` is said;
+    see ``tw.Server``). ``hierarchy`` "host" averages densely among the
     ranks of a host and compresses between hosts only; "flat" does not look at hosts.
     A recipe that keeps momentum (``tw.dgc``) needs ``optimizer``, whose momentum it takes over.
     ``scaler`` is the GradScaler of mixed precision, if there is one: what is remembered from step
@@ -50,23 +59,27 @@ def compress_ddp(
     does not answer within ``deadline_seconds`` ends backward on all others with an error that names
     it.
     """
-    check_choice(exchange, tuple(EXCHANGES), owner="compress_ddp", field="exchange")
+    exchanges = (*EXCHANGES, SERVERS)
+    check_choice(exchange, exchanges, owner="compress_ddp", field="exchange")
     check_choice(hierarchy, HIERARCHIES, owner="compress_ddp", field="hierarchy")
     check_positive(deadline_seconds, owner="compress_ddp", field="deadline_seconds")
     _check_recipe(recipe, hierarchy, optimizer)
+    _check_servers(exchange, servers, scaler)
     ddp = _unwrapped(model)
     _check_gradients(ddp.module)
     names = {id(p): _plain(name) for name, p in ddp.module.named_parameters()}
-    keys = [Key(names[id(p)], tuple(p.shape)) for p in ddp.module.parameters() if p.requires_grad]
+    trained = [p for p in ddp.module.parameters() if p.requires_grad]
     ranks = dist.get_process_group_ranks(group or ddp.process_group)
     team = gather_team(
         recipe,
-        keys,
+        [Key(names[id(p)], tuple(p.shape)) for p in trained],
         ranks,
         exchange=exchange,
         hierarchy=hierarchy,
         seed=seed,
         deadline_seconds=deadline_seconds,
+        servers=servers,
+        connect=connect_with(keys, insecure=insecure) if servers else None,
     )
     compression = Compression(
         names,
@@ -121,6 +134,16 @@ def _check_recipe(recipe: Recipe, hierarchy: str, optimizer: Optimizer | None) -
     )
     if rescales and optimizer is None:
         raise ConfigError("Residual(rescale=True) follows the learning rate: pass optimizer=...")
+
+
+def _check_servers(exchange: str, servers: Sequence[str], scaler: GradScaler | None) -> None:
+    if bool(servers) != (exchange == SERVERS):
+        raise ConfigError("compress_ddp: exchange='servers' and servers=[addresses] go together")
+    if servers and scaler is not None:
+        raise ConfigError(
+            "a GradScaler skips steps, which servers have counted already: use bfloat16, or "
+            "another exchange"
+        )
 
 
 def _check_gradients(module: nn.Module) -> None:

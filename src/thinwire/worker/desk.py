@@ -25,7 +25,7 @@ from thinwire.errors import (
 from thinwire.model import digest_of
 from thinwire.transport.base import Connection
 from thinwire.wire import frame as frames
-from thinwire.wire.body import Entry
+from thinwire.wire.body import Entry, shortened
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
@@ -155,11 +155,11 @@ class Desk:
                     f"{self._deadline:g} s"
                 )
 
-    def close(self) -> None:
+    def close(self, reason: Reason = Reason.DONE, text: str = "") -> None:
         """Say goodbye, and wait a moment for the answer."""
         self._closing = True
         with self._lock:
-            self._try_to_say(Leave(Reason.DONE, ""), 0)
+            self._try_to_say(Leave(reason, shortened(text)), 0)
         until = time.monotonic() + _GOODBYE_SECONDS
         while self._session.state is State.LEAVING and time.monotonic() < until:
             time.sleep(0.005)
@@ -189,6 +189,7 @@ class Desk:
         if self.run == 0:
             self.counted = frame.step
         self.run, self._asked = session.run, version
+        self.rules = (answer.quorum, answer.staleness)
         self.version = max(self.version, answer.version)
         return session, connection
 

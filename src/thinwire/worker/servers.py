@@ -19,7 +19,7 @@ from thinwire.recipe import Recipe
 from thinwire.transport import zeromq
 from thinwire.transport.base import Connection
 from thinwire.transport.keys import WorkerCurve
-from thinwire.wire.messages import Push
+from thinwire.wire.messages import Push, Reason
 from thinwire.worker.arrivals import Arrivals
 from thinwire.worker.desk import Application, Desk
 from thinwire.worker.sides import Round, WorkerSide, entries, slice_of
@@ -49,6 +49,7 @@ class Servers:
         self.pieces = cut(keys, most_numel=piece_numel_for(keys, owners=workers))
         self._owners = place(self.pieces, owners=len(addresses))
         self.arrivals = Arrivals(self.pieces, version=version)
+        self._workers = workers
         self.desks: list[Desk] = []
         for number, address in enumerate(addresses):
             description = describe(
@@ -66,6 +67,16 @@ class Servers:
     def _lead(self) -> int:
         """The run of server 0, which is joined first."""
         return self.desks[0].run if self.desks else 0
+
+    def check_synchronous(self) -> None:
+        """Raise ConfigError unless every version waits for all workers."""
+        for desk in self.desks:
+            quorum, staleness = desk.rules
+            if (quorum, staleness) != (self._workers, 0):
+                raise ConfigError(
+                    f"{desk.address} is not synchronous (quorum {quorum} of {self._workers}, "
+                    f"staleness {staleness}): start it without --quorum, or use tw.Client"
+                )
 
     @property
     def version(self) -> int:
@@ -92,9 +103,14 @@ class Servers:
         self.desks[self._owners[numbers[0]]].push(step, Push(version, rate, entries(numbers, kept)))
 
     def close(self) -> None:
-        """Tell all of them that this worker is done."""
+        """Tell all of them that this worker is done: nobody will wait for it."""
         for desk in self.desks:
             desk.close()
+
+    def abandon(self, text: str) -> None:
+        """Tell all of them that this worker cannot go on, and may come back."""
+        for desk in self.desks:
+            desk.close(Reason.STOPPING, text)
 
 
 def _to(connect: Connect, address: str) -> Callable[[float], Connection]:

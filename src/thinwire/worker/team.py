@@ -18,12 +18,15 @@ from thinwire.worker.allgather import AllGather
 from thinwire.worker.exchange import Exchange
 from thinwire.worker.hierarchy import Follower, Leader
 from thinwire.worker.link import Link, new_store
+from thinwire.worker.served import Served
+from thinwire.worker.servers import Connect, Servers
 from thinwire.worker.sharded import Sharded
 
 EXCHANGES: dict[str, type[Sharded] | type[AllGather]] = {
     "sharded": Sharded,
     "allgather": AllGather,
 }
+SERVERS = "servers"
 HIERARCHIES = ("flat", "host")
 
 MOST_GRACE_SECONDS = 10.0
@@ -40,7 +43,8 @@ class Team:
     size: int
     pieces: Sequence[Piece]
     exchange: Exchange
-    links: Sequence[Link]
+    links: Sequence[Link | Served]
+    """All ways out of this process."""
     layout: str
     """Equal where states of single ranks fit each other: the same pieces in the same places."""
 
@@ -54,8 +58,13 @@ def gather_team(
     hierarchy: str,
     seed: int,
     deadline_seconds: float,
+    servers: Sequence[str] = (),
+    connect: Connect | None = None,
 ) -> Team:
-    """Join the global ``ranks``, all of which must call this alike; refuses if they do not."""
+    """Join the global ``ranks``, all of which must call this alike; refuses if they do not.
+
+    ``connect`` leads to ``servers``, where they do the averaging.
+    """
     if dist.get_rank() not in ranks:
         raise ConfigError(f"rank {dist.get_rank()} is none of {list(ranks)}")
     votes = _Votes(ranks, deadline_seconds)
@@ -64,18 +73,63 @@ def gather_team(
     except ConfigError:
         votes.vote("refused")  # so that the others need not wait for this rank
         raise
-    votes.check_alike(_digest((list(keys), recipe, exchange, hierarchy, seed, hosts)))
+    settings = (list(keys), recipe, exchange, hierarchy, seed, hosts, list(servers))
+    votes.check_alike(_digest(settings))
     pieces = cut(keys, most_numel=piece_numel_for(keys, owners=len(hosts)))
     links = _Links(hosts, deadline_seconds)
+    ways: list[Link | Served] = [*links.inside, *links.between]
     if not links.between:
         exchanging: Exchange = Follower(pieces, links.inside)
     else:
-        exchanging = EXCHANGES[exchange](recipe, pieces, links.between, seed=seed)
+        if connect is None:
+            exchanging = EXCHANGES[exchange](recipe, pieces, links.between, seed=seed)
+        else:
+            rank = [host[0] for host in hosts].index(dist.get_rank())
+            exchanging = served = _served(
+                recipe, keys, pieces, servers, connect, rank, len(hosts), seed, deadline_seconds
+            )
+            ways.append(served)
         if links.inside:
             exchanging = Leader(exchanging, pieces, links.inside)
     layout = _digest(([piece.name for piece in pieces], exchange, hosts))
     rank = list(ranks).index(dist.get_rank())
-    return Team(rank, len(ranks), pieces, exchanging, (*links.inside, *links.between), layout)
+    return Team(rank, len(ranks), pieces, exchanging, ways, layout)
+
+
+def _served(
+    recipe: Recipe,
+    keys: Sequence[Key],
+    pieces: Sequence[Piece],
+    addresses: Sequence[str],
+    connect: Connect,
+    rank: int,
+    workers: int,
+    seed: int,
+    deadline_seconds: float,
+) -> Served:
+    def join(version: int) -> Servers:
+        servers = Servers(
+            addresses,
+            recipe,
+            keys,
+            connect=connect,
+            rank=rank,
+            workers=workers,
+            version=version,
+            deadline_seconds=deadline_seconds,
+        )
+        servers.check_synchronous()
+        return servers
+
+    return Served(
+        recipe,
+        pieces,
+        join,
+        rank=rank,
+        workers=workers,
+        seed=seed,
+        deadline_seconds=deadline_seconds,
+    )
 
 
 class _Links:
