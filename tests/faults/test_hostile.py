@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from tests.faults import zmtp
-from tests.transports import ANY_PORT, DEADLINE_SECONDS, Rig, zeromq, zeromq_curve
+from tests.transports import ANY_PORT, DEADLINE_SECONDS, Rig, event, zeromq, zeromq_curve
 from thinwire import errors
 from thinwire.transport.base import Connection, PeerGone, Received
 from thinwire.transport.keys import Keys, ServerCurve, WorkerCurve
@@ -39,12 +39,12 @@ class Server:
         listener = self.rig.listener
         with suppress(errors.TransportClosed):
             while True:
-                event = listener.receive(deadline_seconds=DEADLINE_SECONDS)
-                if isinstance(event, Received) and bytes(event.frame[:4]) == b"ping":
-                    listener.send(event.peer, bytes(event.frame))
-                elif isinstance(event, PeerGone):
+                found = listener.receive(deadline_seconds=DEADLINE_SECONDS)
+                if isinstance(found, Received) and bytes(found.frame[:4]) == b"ping":
+                    listener.send(found.peer, bytes(found.frame))
+                elif isinstance(found, PeerGone):
                     with self.changed:
-                        self.gone.append(event)
+                        self.gone.append(found)
                         self.changed.notify_all()
 
     def stranger(self, start: Callable[[str], socket.socket] = zmtp.shake_hands) -> socket.socket:
@@ -237,10 +237,11 @@ rig.close()
 """
 
 
-@pytest.mark.xfail(reason="libzmq 4.3.5 aborts: PING in the buffer of a connection that was reset")
 def test_a_reset_with_a_ping_unread_does_not_end_the_server() -> None:
-    """Only a peer that was let in can do this. docs/security.md says so."""
-    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, check=False)
+    """libzmq 4.3.5 aborts if a limit of its own was reached, which is why it has none: port.py."""
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH], capture_output=True, check=False, timeout=DEADLINE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -259,20 +260,18 @@ def test_connections_that_say_nothing_are_ended() -> None:
 
 
 def test_what_nobody_reads_takes_bounded_memory() -> None:
-    """A server that is busy: its workers wait, and so does what they want to send."""
-    rig = zeromq(SMALL)
+    """A server that is busy drops who floods it; its own workers wait by themselves."""
+    limits = replace(SMALL, max_unread_nbytes=8 * MIB)
+    rig = zeromq(limits)
     before = resident_nbytes()
-    stranger = zmtp.shake_hands(rig.listener.address)
-    stranger.settimeout(0.5)
-    sent = 0
-    with pytest.raises(TimeoutError):  # noqa: PT012
-        while True:
+    with zmtp.shake_hands(rig.listener.address) as stranger, suppress(OSError):
+        for _ in range(10_000):
             stranger.sendall(zmtp.part(bytes(MIB)))
-            sent += 1
-    grown = resident_nbytes() - before
-    print(f"\n{sent} MiB taken by kernel and server, {grown >> 20} MiB of memory")
-    assert grown < (SMALL.max_unread_messages + 4) * MIB + 16 * MIB
-    stranger.close()
+        pytest.fail("it was not dropped")
+    assert resident_nbytes() - before < 256 * MIB
+    while isinstance(found := event(rig.listener), Received):
+        pass
+    assert "are unread" in found.reason or "faster than it is read" in found.reason
     rig.close()
 
 

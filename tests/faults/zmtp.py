@@ -16,10 +16,11 @@ def tcp(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=30)
 
 
-def shake_hands(address: str) -> socket.socket:
+def shake_hands(address: str, *, routing_id: bytes = b"") -> socket.socket:
     """A connection on which the server expects messages."""
     client = tcp(address)
-    client.sendall(_GREETING + bytes([4, len(_READY)]) + _READY)
+    ready = _READY + b"\x08Identity" + len(routing_id).to_bytes(4, "big") + routing_id
+    client.sendall(_GREETING + bytes([4, len(ready)]) + ready)
     _exactly(client, len(_GREETING))
     _, nbytes = _exactly(client, 2)  # the server's READY is a short command
     _exactly(client, nbytes)

@@ -72,7 +72,10 @@ class Listener(Protocol):
         """Where workers connect to."""
 
     def receive(self, *, deadline_seconds: float) -> Received | PeerGone | None:
-        """What happened next, or None if nothing did in time. TransportClosed after ``close``."""
+        """What happened next, or None if nothing did in time. TransportClosed after ``close``.
+
+        With 0 seconds it takes what is there and never waits: call until None to take it all.
+        """
 
     def send(self, peer: PeerId, frame: Buffers) -> None:
         """Queue one frame; never waits. A peer whose queue is full is gone: it does not read.
@@ -81,8 +84,11 @@ class Listener(Protocol):
         Raises LocalProtocolError for a frame over the limit.
         """
 
-    def drop(self, peer: PeerId) -> None:
-        """End this connection now, unsent frames included. Nothing more is heard of the peer."""
+    def drop(self, peer: PeerId, reason: str = "") -> None:
+        """End this connection now, unsent frames included. Nothing more is heard of the peer.
+
+        A ``reason`` is logged, as for peers that the listener drops by itself.
+        """
 
     def close(self) -> None:
         """Give what was sent a moment to leave, then end. May be called twice."""

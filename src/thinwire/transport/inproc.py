@@ -5,6 +5,7 @@ For tests and demonstrations. All state is guarded by one lock, which nobody hol
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -13,6 +14,9 @@ from thinwire.errors import TransportClosed, TransportTimeout
 from thinwire.transport.base import Buffers, PeerGone, PeerId, Received, join
 from thinwire.transport.deadline import Deadline
 from thinwire.transport.limits import DEFAULT_LIMITS, Allowance, TransportLimits
+from thinwire.transport.refusals import Refusals
+
+_log = logging.getLogger(__name__)
 
 
 class InprocListener:
@@ -24,6 +28,7 @@ class InprocListener:
         self._name = name
         self._peers: dict[PeerId, InprocConnection] = {}  # in the order in which they are served
         self._gone: deque[PeerGone] = deque()
+        self._refusals = Refusals(_log)
         self._made = 0
         self._closed = False
 
@@ -66,6 +71,7 @@ class InprocListener:
         self.changed.notify_all()
         why = connection.allowance.take(len(frame), now=now)
         if why is not None:
+            self._refusals.note(f"peer {peer} was dropped: {why}", now=now)
             self._remove(peer)
             return PeerGone(peer, why)
         self._peers[peer] = self._peers.pop(peer)  # to the end: everybody gets a turn
@@ -81,18 +87,20 @@ class InprocListener:
                 return
             waiting = sum(map(len, connection.updates)) + len(data)
             messages = len(connection.updates) + 1
-            if (
-                waiting > self.limits.max_unsent_nbytes
-                or messages > self.limits.max_unsent_messages
-            ):
+            most = self.limits
+            if waiting > most.max_unsent_nbytes or messages > most.max_unsent_messages:
                 connection.updates.clear()
-                self._end(peer, f"it does not read: {messages} messages, {waiting} bytes wait")
+                why = f"it does not read: {messages} messages, {waiting} bytes wait"
+                self._refusals.note(f"peer {peer} was dropped: {why}", now=time.monotonic())
+                self._end(peer, why)
                 return
             connection.updates.append(data)
             self.changed.notify_all()
 
-    def drop(self, peer: PeerId) -> None:
+    def drop(self, peer: PeerId, reason: str = "") -> None:
         with self.changed:
+            if peer in self._peers and reason:
+                self._refusals.note(f"peer {peer} was dropped: {reason}", now=time.monotonic())
             if peer in self._peers:
                 self._remove(peer).updates.clear()
             self._gone = deque(gone for gone in self._gone if gone.peer != peer)
@@ -141,12 +149,18 @@ class InprocConnection:
         data = join(frame)
         self._limits.check_message(len(data))
         with self._changed:
-            while not self.ended and len(self.pushes) >= self._limits.max_unread_messages:
+            while not (self.ended or self._has_room(len(data))):
                 self._wait(deadline, f"sending {len(data)} bytes: not taken by")
             if self.ended:
                 raise TransportClosed(f"the connection to {self.address} is closed")
             self.pushes.append(data)
             self._changed.notify_all()
+
+    def _has_room(self, nbytes: int) -> bool:
+        """A worker stops at half of what may be unread."""
+        unread, most = sum(map(len, self.pushes)), self._limits
+        fits = unread + nbytes <= most.max_unread_nbytes // 2
+        return fits and len(self.pushes) < max(1, most.max_unread_messages // 2)
 
     def receive(self, *, deadline_seconds: float, what: str = "a frame") -> memoryview:
         deadline = Deadline(deadline_seconds)

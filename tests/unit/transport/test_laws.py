@@ -10,6 +10,7 @@ import pytest
 from tests.transports import DEADLINE_SECONDS, Rig, event, frame, gone
 from thinwire import errors
 from thinwire.transport.base import PeerGone, PeerId, Received
+from thinwire.transport.deadline import Deadline
 from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
 
 
@@ -107,7 +108,7 @@ def test_every_wait_ends_and_says_what_was_awaited(rig: Rig) -> None:
 def test_a_server_that_does_not_read_makes_its_workers_wait(
     make_rig: Callable[[TransportLimits], Rig],
 ) -> None:
-    limits = TransportLimits(max_unread_messages=2, max_unsent_messages=2)
+    limits = TransportLimits(max_unread_messages=16)
     rig = make_rig(limits)
     connection, _ = rig.introduce()
     sent = 0
@@ -191,6 +192,48 @@ def test_a_dropped_peer_is_told_and_nothing_more_is_heard_of_it(rig: Rig) -> Non
     good.send(b"hello", deadline_seconds=DEADLINE_SECONDS)
     assert event(rig.listener) == Received(good_peer, memoryview(b"hello"))
     assert rig.listener.receive(deadline_seconds=0.1) is None
+
+
+def test_a_reason_for_dropping_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    _, peer = rig.introduce()
+    rig.listener.drop(peer, "it said nonsense")
+    rig.listener.drop(peer, "it said nonsense")
+    assert caplog.messages == [f"peer {peer} was dropped: it said nonsense"]
+
+
+def test_a_look_without_waiting_takes_what_is_there_one_by_one(rig: Rig) -> None:
+    connection, _ = rig.introduce()
+    for n in range(100):
+        connection.send(b"%d" % n, deadline_seconds=DEADLINE_SECONDS)
+    heard = [bytes(frame(rig.listener).frame)]  # waits, then the others are near
+    deadline = Deadline(DEADLINE_SECONDS)
+    while len(heard) < 100 and not deadline.passed():
+        while isinstance(found := rig.listener.receive(deadline_seconds=0.0), Received):
+            heard.append(bytes(found.frame))
+    assert heard == [b"%d" % n for n in range(100)]
+
+
+def test_a_busy_server_slows_its_workers_down_and_loses_nothing(
+    make_rig: Callable[[TransportLimits], Rig],
+) -> None:
+    """Also when both sides have much to say, and both are told late what was read."""
+    rig = make_rig(TransportLimits(max_message_nbytes=10_000, max_unread_nbytes=40_000))
+    connection, peer = rig.introduce()
+
+    def push() -> None:
+        for n in range(200):
+            connection.send(b"%d" % n * 2000, deadline_seconds=DEADLINE_SECONDS)
+
+    (pusher,) = in_threads(push)
+    for n in range(200):
+        if n % 50 == 0:
+            pusher.join(timeout=0.2)
+            assert pusher.is_alive(), "it does not wait"
+        assert bytes(frame(rig.listener).frame) == b"%d" % n * 2000
+        rig.listener.send(peer, b"update")
+    pusher.join()
+    for _ in range(200):
+        assert bytes(connection.receive(deadline_seconds=DEADLINE_SECONDS)) == b"update"
 
 
 def test_a_peer_that_does_not_read_is_gone_and_the_others_are_served(

@@ -23,10 +23,19 @@ def test_each_limit_is_positive(name: str, value: int) -> None:
         TransportLimits(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["max_unsent_nbytes", "max_nbytes_per_second"])
-def test_one_message_must_fit(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be at least max_message_nbytes, 1000"):
-        TransportLimits(**{"max_message_nbytes": 1000, name: 999})
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"max_unsent_nbytes": 999}, "max_unsent_nbytes must be at least max_message_nbytes, 1000"),
+        ({"max_unread_nbytes": 3999}, "at least 4 times max_message_nbytes, 4000, got 3999"),
+        ({"max_unread_total_nbytes": 4999, "max_unread_nbytes": 5000}, "max_unread_nbytes, 5000"),
+        ({"max_nbytes_per_second": 1999, "burst_seconds": 0.5}, "2 times max_message_nbytes, 2000"),
+        ({"silence_seconds": 9.9, "heartbeat_seconds": 5.0}, "2 times heartbeat_seconds, 10"),
+    ],
+)
+def test_limits_fit_together(settings: dict[str, float], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        TransportLimits(**{"max_message_nbytes": 1000, **settings})  # type: ignore[arg-type]  # names vary
 
 
 def test_a_message_over_the_limit_is_our_own_fault() -> None:
@@ -41,6 +50,12 @@ def test_a_second_of_messages_may_come_at_once_and_then_as_time_goes_by() -> Non
     assert allowance.take(1, now=5.0) == "it sent more than 10 messages in a second"
     assert allowance.take(1, now=5.5) is None
     assert [allowance.take(1, now=99.0) for _ in range(10)] == [None] * 10
+
+
+def test_a_burst_may_be_longer_or_shorter() -> None:
+    limits = TransportLimits(max_messages_per_second=10, burst_seconds=0.3)
+    allowance = Allowance(limits, now=0.0)
+    assert [allowance.take(1, now=9.0) is None for _ in range(4)] == [True, True, True, False]
 
 
 def test_bytes_count_too() -> None:

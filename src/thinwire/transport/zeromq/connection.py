@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 import zmq
 
-from thinwire.errors import Refused, TransportClosed, TransportTimeout
+from thinwire.errors import Refused, RemoteProtocolError, TransportClosed, TransportTimeout
 from thinwire.transport.address import check_address, check_secured, is_ipv6
 from thinwire.transport.base import Buffers, join
 from thinwire.transport.deadline import Deadline
 from thinwire.transport.keys import WorkerCurve
 from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
 from thinwire.transport.zeromq.auth import secure_worker
-from thinwire.transport.zeromq.port import Port
+from thinwire.transport.zeromq.flow import COUNTS_NBYTES, Flow
+from thinwire.transport.zeromq.port import Port, send_heartbeats
 
 _RETRY_SECONDS = 0.05
 # How long a wait may overlook what another thread took from the descriptor.
@@ -47,6 +49,7 @@ def connect(
     while True:
         port = Port(zmq.DEALER, limits=limits, ipv6=is_ipv6(address))
         try:
+            send_heartbeats(port.socket, limits)
             if curve is not None:
                 secure_worker(port.socket, curve)
             port.socket.connect(address)
@@ -102,6 +105,11 @@ class ZeromqConnection:
         self._address = address
         self._limits = limits
         self._lost = False
+        self._flow = Flow(
+            in_nbytes=limits.max_unsent_nbytes, in_messages=limits.max_unsent_messages
+        )
+        self._arrived: deque[memoryview] = deque()  # found while looking for room to send
+        self._arrived_nbytes = 0
 
     @property
     def address(self) -> str:
@@ -124,12 +132,36 @@ class ZeromqConnection:
             if self._ended():
                 raise TransportClosed(f"the connection to {self._address} is closed")
             try:
-                self._port.socket.send(data, zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return False
+                return self._has_room(len(data)) and self._sent(data)
             finally:
                 self._port.wake_if_readable()
+
+    def _has_room(self, nbytes: int) -> bool:
+        """Whether the server has read so much that this may follow."""
+        if self._fits(nbytes):
             return True
+        # What the server says about it may be behind frames, which must not get lost.
+        while self._arrived_nbytes < self._limits.max_unsent_nbytes:
+            frame = self._read()
+            if frame is None:
+                break
+            self._arrived.append(frame)
+            self._arrived_nbytes += len(frame)
+            self._port.wake()
+        return self._fits(nbytes)
+
+    def _fits(self, nbytes: int) -> bool:
+        unread, messages = self._flow.unread()
+        most, most_messages = self._limits.max_unread_nbytes, self._limits.max_unread_messages
+        return unread + nbytes <= most // 2 and messages < max(1, most_messages // 2)
+
+    def _sent(self, data: bytes) -> bool:
+        try:
+            self._port.socket.send(data, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        self._flow.sent(len(data))
+        return True
 
     def receive(self, *, deadline_seconds: float, what: str = "a frame") -> memoryview:
         deadline = Deadline(deadline_seconds)
@@ -149,11 +181,36 @@ class ZeromqConnection:
             self._port.wait_in(deadline.left_seconds())
 
     def _try_receive(self) -> memoryview | None:
-        try:
-            part = self._port.socket.recv(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return None
-        return part.buffer
+        if self._arrived:
+            frame = self._arrived.popleft()
+            self._arrived_nbytes -= len(frame)
+        else:
+            found = self._read()
+            if found is None:
+                return None
+            frame = found
+        self._flow.read(len(frame))
+        self._say_what_was_read()
+        return frame
+
+    def _read(self) -> memoryview | None:
+        """The next frame from the socket, if there is one; hears what the server has read."""
+        while True:
+            try:
+                part = self._port.socket.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            if not part.more:
+                return part.buffer
+            counts = self._port.socket.recv(copy=False)
+            if counts.more or len(counts.buffer) != COUNTS_NBYTES:
+                raise RemoteProtocolError(f"{self._address} sent a message of more than one part")
+            self._flow.hear(counts.bytes)
+
+    def _say_what_was_read(self) -> None:
+        if self._flow.due() and not self._lost and self._port.writable():
+            self._port.socket.send_multipart([b"", self._flow.tell()], zmq.NOBLOCK)
+            self._port.wake_if_readable()
 
     def _ended(self) -> bool:
         if not self._port.closed:

@@ -6,18 +6,23 @@ are complete: a message of endless parts takes memory and never shows up. The ke
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import socket
 import struct
+import sys
+import termios
 from contextlib import suppress
 
 from thinwire.transport.base import PeerId
-from thinwire.transport.limits import MIB, Allowance, TransportLimits
+from thinwire.transport.limits import Allowance, TransportLimits
+from thinwire.transport.zeromq.flow import Flow
 
 _BYTES = struct.Struct(
     "=120xQQ"
 )  # tcpi_bytes_acked, tcpi_bytes_received of Linux's struct tcp_info
-_KERNEL_NBYTES = 16 * MIB  # what may be in the kernel's own buffers, generously
+_WRAP_NBYTES = 44  # around a frame, at most: a header of 9 bytes, and what CURVE adds
 
 
 class Link:
@@ -33,37 +38,72 @@ class Link:
         self.fd = fd
         self.since = now
         self.allowance = Allowance(limits, now=now)
-        self.routing_id = b""  # libzmq's name for it, known from its first message on
         self.peer: PeerId | None = None
+        self.routing_id = b""  # libzmq's name for it, known from its first message on
+        self.flow = _flow(limits)
         self.dropped = False  # nothing more is heard of it
         self.turns_left = 0  # once disconnected: how many reads until its last message was read
-        self._most_unfinished = 2 * limits.max_message_nbytes + _KERNEL_NBYTES
+        self.quiet_seconds = 0.0
+        self._limits = limits
+        self._received_nbytes = 0
+        self._taken_nbytes = 0  # of it, by libzmq
         self._heard = True
-        self._mark = 0
+        self._read_nbytes = 0  # by us, with what is around frames
         self._queued_nbytes = 0
         self._acked_nbytes = 0  # as of the last look, frames only
         self._other_nbytes = 0  # acknowledged as well, but not of frames
         self._socket = own
 
-    def hears(self) -> None:
+    def begin(self, peer: PeerId, routing_id: bytes) -> None:
+        """Its first message came: it is a peer."""
+        self.peer, self.routing_id = peer, routing_id
+        self.flow = _flow(self._limits)
+
+    def hears(self, nbytes: int) -> None:
         """A complete message was read."""
         self._heard = True
+        self._read_nbytes += nbytes + _WRAP_NBYTES
 
-    def too_much_unfinished(self) -> bool:
-        """Whether it sent more than a message without completing one.
-
-        Ask only when there is nothing left to read: otherwise it may be us who did not read.
-        """
+    def look(self, seconds: float) -> None:
+        """Note what has come. ``seconds`` since the last look, as far as this process was awake."""
         _, received = self._counters()
-        if self._heard:
-            self._heard, self._mark = False, received
-        return received - self._mark > self._most_unfinished
+        is_quiet = received == self._received_nbytes
+        self.quiet_seconds = self.quiet_seconds + seconds if is_quiet else 0.0
+        self._received_nbytes = received
+        self._taken_nbytes = received - self._waiting_nbytes()
+
+    def holds_too_much(self, *, dry: bool) -> bool:
+        """Whether libzmq holds more of it than it should, in many messages or in one without end.
+
+        ``dry``: there was nothing to read since the last ``look``, so that it is one message.
+        """
+        most = self._limits.max_message_nbytes + max(1 << 16, self._limits.max_message_nbytes // 16)
+        if dry and self._heard:
+            self._heard, self._read_nbytes = False, self._received_nbytes
+        elif not dry and self.peer is not None:
+            most += self._limits.max_unread_nbytes
+        return self._taken_nbytes - self._read_nbytes > most
+
+    def why_not_send(self, nbytes: int) -> str | None:
+        """Why the peer is too far behind to get so many bytes more, or None.
+
+        First by what it says that it has read, then by what its machine has acknowledged.
+        """
+        unread, messages = self.flow.unread()
+        most, most_messages = self._limits.max_unsent_nbytes, self._limits.max_unsent_messages
+        # It speaks only after each quarter.
+        if unread + nbytes > most + most // 4 or messages >= most_messages + most_messages // 4:
+            return f"it does not read: {messages} messages, {unread} bytes, wait for it"
+        waiting = self._unsent_nbytes(enough=most - nbytes)
+        if waiting > most - nbytes:
+            return f"it does not read: {waiting} bytes wait for it, and {nbytes} more are to come"
+        return None
 
     def queued(self, nbytes: int) -> None:
-        """A frame was given to libzmq."""
+        """A message was given to libzmq."""
         self._queued_nbytes += nbytes
 
-    def unsent_nbytes(self, *, enough: int) -> int:
+    def _unsent_nbytes(self, *, enough: int) -> int:
         """How much the peer's machine has not received; asks the kernel only if over ``enough``."""
         if self._queued_nbytes - self._acked_nbytes > enough:
             acked, _ = self._counters()
@@ -80,15 +120,40 @@ class Link:
         acked, received = _BYTES.unpack(info)
         return acked, received
 
+    def _waiting_nbytes(self) -> int:
+        """What lies in the kernel's buffer."""
+        if self._socket is None:
+            return 0
+        answer = fcntl.ioctl(self._socket, termios.FIONREAD, bytes(4))
+        return int.from_bytes(answer, sys.byteorder)
+
     def cut(self) -> None:
-        """End the connection, whatever libzmq thinks of it."""
+        """End the connection, whatever libzmq thinks of it; what has left for the peer arrives."""
         if self._socket is not None:
             with suppress(OSError):  # it has ended already
+                # When the last copy is closed, say so even to a peer that cannot send just now.
+                self._socket.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
                 self._socket.shutdown(socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """End it and throw away what lies in the kernel, so that libzmq does not read that."""
+        if self._socket is not None:
+            nobody = bytes(16)  # a sockaddr of family AF_UNSPEC, which Python cannot connect to
+            ctypes.CDLL(None).connect(self._socket.fileno(), nobody, len(nobody))
+        self.cut()
 
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
+            self._socket = None
+
+
+def _flow(limits: TransportLimits) -> Flow:
+    return Flow(
+        in_nbytes=limits.max_unread_nbytes // 2, in_messages=limits.max_unread_messages // 2
+    )
 
 
 def own_socket(fd: int, *, local_port: int) -> socket.socket | None:

@@ -13,11 +13,25 @@ from thinwire.transport.deadline import Deadline
 from thinwire.transport.keys import ServerCurve
 from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
 from thinwire.transport.zeromq.auth import secure_server
+from thinwire.transport.zeromq.flow import COUNTS_NBYTES
+from thinwire.transport.zeromq.inbox import Inbox
 from thinwire.transport.zeromq.links import Link, own_socket
 from thinwire.transport.zeromq.port import Port
 from thinwire.transport.zeromq.roster import Roster
+from thinwire.transport.zeromq.watch import Watch
 
-_CHECK_SECONDS = 0.1
+# A wait is woken when something happens; this is for what nobody has thought of.
+_MOST_WAIT_SECONDS = 0.5
+# Whoever has the lock does it, so that a busy owner cannot keep the watch from it.
+_DRAIN_SECONDS = 0.05
+_READS_PER_LOOK = 64  # messages, between two looks at who came and left
+_SKIP_AT_ONCE = 200  # messages of those who were dropped
+_HOLD_SECONDS = 0.02  # before somebody else may have the lock
+_NOT_UNDERSTOOD = {
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "it left, or took too long, while shaking hands",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "what it said was not ZMTP, or was changed on the way",
+    zmq.Event.HANDSHAKE_FAILED_AUTH: "its key is not on the list",
+}
 # Below this a copy is faster than lending the buffer.
 _LEND_NBYTES = 1 << 16
 
@@ -39,6 +53,8 @@ def listen(
     port = Port(zmq.ROUTER, limits=limits, ipv6=is_ipv6(address))
     try:
         port.socket.set(zmq.ROUTER_MANDATORY, 1)
+        # Otherwise a peer that takes a routing id in use is never read, and its memory never freed.
+        port.socket.set(zmq.ROUTER_HANDOVER, 1)
         if curve is not None:
             secure_server(port.socket, curve)
         port.socket.bind(address)
@@ -49,7 +65,7 @@ def listen(
 
 
 class ZeromqListener:
-    """Made by ``listen``."""
+    """Made by ``listen``. A thread of its own reads while nobody waits in ``receive``."""
 
     def __init__(self, port: Port, limits: TransportLimits) -> None:
         self._port = port
@@ -57,7 +73,11 @@ class ZeromqListener:
         self._address = port.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._local_port = int(self._address.rpartition(":")[2])
         self._roster = Roster(limits)
-        self._checked = time.monotonic()
+        self._inbox = Inbox(limits)
+        self._reads = 0  # since there was nothing to read
+        self._drained = time.monotonic()
+        self._awaited = False  # somebody is about to take what comes
+        self._watch = Watch(self._look)
 
     @property
     def address(self) -> str:
@@ -65,119 +85,212 @@ class ZeromqListener:
 
     def receive(self, *, deadline_seconds: float) -> Received | PeerGone | None:
         deadline = Deadline(deadline_seconds)
+        patience = Deadline(deadline_seconds + _HOLD_SECONDS)
         while True:
             with self._port.lock:
                 self._check_open()
-                event, dry = self._next(time.monotonic())
-            if event is not None or deadline.passed():
+                event, dry = self._take(time.monotonic())
+            if event is not None:
                 return event
+            # What was read may have been nothing to return, and there may be much of it.
+            if patience.passed() or (dry and deadline.passed()):
+                return None
             if dry:
-                self._port.wait_in(min(_CHECK_SECONDS, deadline.left_seconds()))
+                self._wait(min(_MOST_WAIT_SECONDS, deadline.left_seconds()))
+
+    def _wait(self, seconds: float) -> None:
+        self._awaited = True
+        self._port.wait_in(seconds)
+        self._awaited = False
+
+    def _take(self, now: float) -> tuple[Received | PeerGone | None, bool]:
+        """What happened next, and whether nothing is left."""
+        if now - self._drained > _DRAIN_SECONDS:
+            self._drain(now)
+        event, dry = (self._inbox.take(), False) if self._inbox else self._next(now)
+        if isinstance(event, Received):
+            link = self._roster.of_peer(event.peer)
+            if link is not None:
+                link.flow.read(len(event.frame))
+                self._say_what_was_read(link, now)
+        return event, dry
 
     def _next(self, now: float) -> tuple[Received | PeerGone | None, bool]:
         """Read one message: what happened, and whether there was nothing to read."""
-        self._note_connections(now)
+        if self._reads % _READS_PER_LOOK == 0:
+            self._note_connections(now)
         event, dry = None, False
         if not self._roster.gone:
             try:
                 event = self._read(now)
             except zmq.Again:
                 dry = True
+            # Who has left is known before what it sent is read to the end, never after.
+            self._reads = 0 if dry else self._reads + 1
             self._roster.turn(dry=dry)
-        if dry and now - self._checked > _CHECK_SECONDS:
-            self._checked = now
-            self._roster.check(now)
         if event is None and self._roster.gone:
             return self._roster.gone.popleft(), dry
         return event, dry
 
     def _note_connections(self, now: float) -> None:
-        for event, fd in self._port.monitor_events():
+        for event, value in self._port.monitor_events():
             if event is zmq.Event.ACCEPTED:
-                own = own_socket(fd, local_port=self._local_port)
-                self._roster.accepted(Link(fd, own, self._limits, now=now))
+                own = own_socket(value, local_port=self._local_port)
+                self._roster.accepted(Link(value, own, self._limits, now=now))
             elif event is zmq.Event.DISCONNECTED:
-                self._roster.disconnected(fd)
+                self._roster.disconnected(value)
+            elif event in _NOT_UNDERSTOOD:
+                self._roster.refusals.note(
+                    f"a connection was refused: {_NOT_UNDERSTOOD[event]}", now=now
+                )
 
     def _read(self, now: float) -> Received | None:
         """One message, or None if it was not to be received. Raises zmq.Again if there is none."""
-        socket = self._port.socket
-        route = socket.recv(zmq.NOBLOCK, copy=False)
-        part = socket.recv(copy=False)  # all parts of a message are there, or none
-        parts = 1
-        more = part.more
-        while more:
-            more = socket.recv(copy=False).more
-            parts += 1
-        link = self._link_of(route, now)
+        for _ in range(_SKIP_AT_ONCE):
+            route, part, last, parts = self._read_parts()
+            routing_id = route.bytes
+            if routing_id not in self._roster.silenced:
+                break
+        else:
+            return None
+        link = self._link_of(routing_id, route, now)
         if link is None or link.peer is None or link.dropped:
             return None
-        link.hears()
-        nbytes = len(part.buffer)
-        why = link.allowance.take(nbytes, now=now)
-        if parts > 1:
-            why = f"it sent a message of {parts} parts, expected 1"
-        elif nbytes > self._limits.max_message_nbytes:
-            why = f"it sent {nbytes} bytes, the limit is {self._limits.max_message_nbytes}"
+        link.hears(len(part.buffer))
+        why = link.allowance.take(len(part.buffer), now=now)
+        if why is None and parts == 2 and not part.buffer and len(last.buffer) == COUNTS_NBYTES:
+            if link.flow.hear(last.bytes):
+                return None
+            why = "it says that it has read what was not sent"
+        why = why or self._why_not(part, parts)
         if why is not None:
-            self._roster.expel(link, why)
+            self._expel(link, why, now)
             return None
         return Received(link.peer, part.buffer)
 
-    def _link_of(self, route: zmq.Frame, now: float) -> Link | None:
-        link = self._roster.of_route(route.bytes)
-        if link is not None:
-            return link
-        self._note_connections(now)  # it was accepted before it could send
+    def _read_parts(self) -> tuple[zmq.Frame, zmq.Frame, zmq.Frame, int]:
+        """Who sent a message, its first and its last part, and how many there are."""
+        receive = self._port.socket.recv
+        route = receive(zmq.NOBLOCK, copy=False)
+        first = last = receive(copy=False)  # all parts of a message are there, or none
+        parts = 1
+        while last.more:
+            last = receive(copy=False)
+            parts += 1
+        return route, first, last, parts
+
+    def _why_not(self, part: zmq.Frame, parts: int) -> str | None:
+        most, nbytes = self._limits.max_message_nbytes, len(part.buffer)
+        if parts > 1:
+            return f"it sent a message of {parts} parts, expected 1"
+        return f"it sent {nbytes} bytes, the limit is {most}" if nbytes > most else None
+
+    def _link_of(self, routing_id: bytes, route: zmq.Frame, now: float) -> Link | None:
         try:
             fd = int(route.get(zmq.SRCFD))
         except zmq.ZMQError:
             return None  # it speaks ZMTP 2 or older, as random bytes seem to: nobody of ours does
-        return self._roster.bind(route.bytes, fd)
+        link = self._roster.of_route(routing_id, fd)
+        if link is not None:
+            return link
+        self._note_connections(now)  # it was accepted before it could send
+        return self._roster.bind(routing_id, fd, now=now)
+
+    def _look(self, seconds: float) -> bool:
+        """Look after the connections; returns whether there is more to do at once."""
+        with self._port.lock:
+            if self._port.closed:
+                return False
+            now = time.monotonic()
+            self._note_connections(now)
+            drained = self._awaited or self._drain(now)
+            self._roster.look(seconds)
+            self._roster.check(now, dry=not self._port.readable())
+            if self._inbox or self._roster.gone:
+                self._port.wake()
+            self._port.wake_if_readable()
+            return not drained
+
+    def _drain(self, now: float) -> bool:
+        """From libzmq, which has no limit, to the inbox, which has. Returns whether that is all."""
+        self._drained = now
+        hold = Deadline(_HOLD_SECONDS)
+        while not hold.passed():
+            event, dry = self._next(now)
+            if event is not None:
+                self._inbox.add(event)
+                self._shrink(event, now)
+            elif dry:
+                return True
+        return False
+
+    def _shrink(self, event: Received | PeerGone, now: float) -> None:
+        excess = self._inbox.excess(event.peer) if isinstance(event, Received) else None
+        if excess is not None:
+            peer, why = excess
+            link = self._roster.of_peer(peer)
+            if link is not None:
+                self._expel(link, why, now)
+            self._inbox.remove_frames(peer)
+
+    def _expel(self, link: Link, why: str, now: float) -> None:
+        self._roster.expel(link, why, now=now)
+        self._port.wake()
 
     def send(self, peer: PeerId, frame: Buffers) -> None:
         data = join(frame)
         self._limits.check_message(len(data))
         with self._port.lock:
             self._check_open()
+            now = time.monotonic()
             link = self._roster.of_peer(peer)
             if link is None:
                 return
-            why = self._queue(link, data)
-            if why is not None:
-                self._roster.expel(link, why)
-                self._port.wake()
+            why = self._why_not_send(link, len(data), now) or self._queue(link, [data])
+            if why is None:
+                link.flow.sent(len(data))
+            else:
+                self._expel(link, why, now)
             self._port.wake_if_readable()
 
-    def _queue(self, link: Link, data: bytes) -> str | None:
-        """Give a frame to libzmq; returns why it does not go, if that is the peer's fault."""
-        most = self._limits.max_unsent_nbytes - len(data)
-        waiting = link.unsent_nbytes(enough=most)
-        if waiting > most:
-            return (
-                f"it does not read: {waiting} bytes wait for it, and {len(data)} more are to come"
-            )
+    def _why_not_send(self, link: Link, nbytes: int, now: float) -> str | None:
+        if link.why_not_send(nbytes) is not None:
+            self._drain(now)  # what it says about it may be behind unread frames
+        return link.why_not_send(nbytes)
+
+    def _say_what_was_read(self, link: Link, now: float) -> None:
+        if link.flow.due():
+            why = self._queue(link, [b"", link.flow.tell()])
+            if why is not None:
+                self._expel(link, why, now)
+
+    def _queue(self, link: Link, parts: list[bytes]) -> str | None:
+        """Give a message to libzmq; returns why it does not go, if that is the peer's fault."""
+        *first, last = parts
         try:
-            self._port.socket.send(link.routing_id, zmq.SNDMORE | zmq.NOBLOCK)
-            self._port.socket.send(data, zmq.NOBLOCK, copy=len(data) < _LEND_NBYTES)
+            for part in (link.routing_id, *first):
+                self._port.socket.send(part, zmq.SNDMORE | zmq.NOBLOCK)
+            self._port.socket.send(last, zmq.NOBLOCK, copy=len(last) < _LEND_NBYTES)
         except zmq.Again:
             return f"it does not read: {self._limits.max_unsent_messages} messages wait for it"
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             return None  # it has just ended, which the monitor reports
-        link.queued(len(data))
+        link.queued(sum(map(len, parts)))
         return None
 
-    def drop(self, peer: PeerId) -> None:
+    def drop(self, peer: PeerId, reason: str = "") -> None:
         with self._port.lock:
             self._check_open()
             link = self._roster.of_peer(peer)
             if link is not None:
-                self._roster.drop(link)
-            self._roster.forget(peer)
+                self._roster.drop(link, reason, now=time.monotonic())
+            self._roster.ignore(peer)
+            self._inbox.remove(peer)
 
     def close(self) -> None:
+        self._watch.stop()
         self._port.close()
         self._roster.close()
 

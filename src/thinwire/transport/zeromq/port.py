@@ -19,6 +19,8 @@ from thinwire.transport.limits import TransportLimits
 # Ten days, twice that with libzmq's jitter: a socket never connects a second time. -1 would say so
 # too, but then libzmq throws away what had arrived and was not read yet.
 _NEVER_MILLISECONDS = 864_000_000
+# It travels as 16 bits, in tenths of a second.
+_MOST_TTL_MILLISECONDS = 6_553_500
 # What CURVE adds to a message (33 bytes), which libzmq counts as part of it.
 _CURVE_NBYTES = 64
 
@@ -55,13 +57,21 @@ class Port:
         """Until there may be room to send. Without the lock, by any thread."""
         _poll((self._socket_fd,), seconds)
 
-    def wake_if_readable(self) -> None:
-        """Call after sending, with the lock.
+    def readable(self) -> bool:
+        """Whether a message is there. With the lock."""
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
-        Sending also handles what makes the descriptor readable, so whoever waits for it would
-        sleep on although something has arrived.
+    def writable(self) -> bool:
+        """Whether a message could be sent at once. With the lock."""
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLOUT)
+
+    def wake_if_readable(self) -> None:
+        """Call after any use of the socket but receiving, with the lock.
+
+        It also handles what makes the descriptor readable, so whoever waits for it would sleep on
+        although something has arrived.
         """
-        if int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN:
+        if self.readable():
             self.wake()
 
     def wake(self) -> None:
@@ -90,19 +100,34 @@ class Port:
 
 
 def _set_options(socket: zmq.Socket[bytes], limits: TransportLimits) -> None:
-    milliseconds = 1000
-    socket.set(zmq.LINGER, round(limits.linger_seconds * milliseconds))
-    socket.set(zmq.RCVHWM, limits.max_unread_messages)
+    socket.set(zmq.LINGER, _milliseconds(limits.linger_seconds))
+    # 0 is unlimited. With any limit a peer can end the process: libzmq 4.3.5 stops reading when it
+    # is reached, and aborts (!_io_error) if the connection then breaks with a ZMTP PING in the
+    # buffer, or a heartbeat is due (libzmq #4767). So the limits are ours: flow.py, inbox.py.
+    socket.set(zmq.RCVHWM, 0)
     socket.set(zmq.SNDHWM, limits.max_unsent_messages)
     socket.set(zmq.MAXMSGSIZE, limits.max_message_nbytes + _CURVE_NBYTES)
     socket.set(zmq.RECONNECT_IVL, _NEVER_MILLISECONDS)
-    socket.set(zmq.HANDSHAKE_IVL, round(limits.first_frame_seconds * milliseconds))
-    # The kernel asks, not libzmq: 4.3.5 aborts the process (!_io_error) if its heartbeat is due for
-    # a connection that ended while its frames were unread.
-    socket.set(zmq.TCP_KEEPALIVE, 1)
-    socket.set(zmq.TCP_KEEPALIVE_IDLE, max(1, round(limits.keepalive_seconds)))
-    socket.set(zmq.TCP_KEEPALIVE_INTVL, max(1, round(limits.keepalive_seconds)))
-    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
+    socket.set(zmq.HANDSHAKE_IVL, _milliseconds(limits.first_frame_seconds))
+    # The kernel gives up on a peer that does not take what was sent, be it gone or frozen.
+    socket.set(zmq.TCP_MAXRT, _milliseconds(limits.silence_seconds))
+
+
+def send_heartbeats(socket: zmq.Socket[bytes], limits: TransportLimits) -> None:
+    """Let libzmq's own thread ask whether the server is there, and say how long to wait for us.
+
+    Workers do, servers only answer: a heartbeat that is due while a socket lingers could abort the
+    process (see RCVHWM), and nobody should be able to bring a server there.
+    """
+    socket.set(zmq.HEARTBEAT_IVL, _milliseconds(limits.heartbeat_seconds))
+    socket.set(zmq.HEARTBEAT_TIMEOUT, _milliseconds(limits.silence_seconds))
+    socket.set(
+        zmq.HEARTBEAT_TTL, min(_MOST_TTL_MILLISECONDS, _milliseconds(limits.silence_seconds))
+    )
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(1000 * seconds))
 
 
 def _poll(fds: tuple[int, ...], seconds: float) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 
 from thinwire.transport.base import PeerGone, PeerId
 from thinwire.transport.limits import TransportLimits
+from thinwire.transport.refusals import Refusals
 from thinwire.transport.zeromq.links import Link
 
 _log = logging.getLogger(__name__)
@@ -20,81 +21,99 @@ class Roster:
 
     A message names its connection by a descriptor, which the system gives to the next connection
     when this one ends. Events come in order, so the latest holder is the one that is meant, unless
-    two peers claim it: then the first had ended.
+    two peers claim it: then the first had ended. A routing id alone does not do: a peer may choose
+    its own, and take one that is in use.
     """
 
     def __init__(self, limits: TransportLimits) -> None:
         self.gone: deque[PeerGone] = deque()
+        self.refusals = Refusals(_log)
+        self.silenced: set[bytes] = set()  # routing ids of those who were dropped
         self._limits = limits
         self._by_fd: dict[int, Link] = {}
-        self._by_route: dict[bytes, Link] = {}
+        self._by_route: dict[tuple[bytes, int], Link] = {}
         self._by_peer: dict[PeerId, Link] = {}
         self._ending: list[Link] = []
-        self._superseded: set[bytes] = set()
+        self._superseded: set[tuple[bytes, int]] = set()
         self._made = 0
 
     def accepted(self, link: Link) -> None:
         self.disconnected(link.fd)
-        waiting = [other for other in self._by_fd.values() if other.peer is None]
-        if len(waiting) >= self._limits.max_peers:
-            waiting[0].cut()
-            self.disconnected(waiting[0].fd)
+        strangers = [other for other in self._by_fd.values() if other.peer is None]
+        if len(strangers) >= self._limits.max_strangers:
+            text = f"{len(strangers)} connections have said nothing, and this is the oldest"
+            self.expel(strangers[0], text, now=link.since)
+            self.disconnected(strangers[0].fd)
         self._by_fd[link.fd] = link
 
     def disconnected(self, fd: int) -> None:
         """Its last messages may still be unread: it is gone when they had their turn."""
         link = self._by_fd.pop(fd, None)
         if link is not None:
-            links = len(self._by_fd) + len(self._ending) + 1
-            link.turns_left = links * (self._limits.max_unread_messages + 2)
             self._ending.append(link)
+            self._await_turns(link)
+
+    def _await_turns(self, link: Link) -> None:
+        # Connections are read in turn: who is not heard while all others are has nothing left.
+        link.turns_left = 2 * (len(self._by_fd) + len(self._ending)) + 2
 
     def of_peer(self, peer: PeerId) -> Link | None:
         link = self._by_peer.get(peer)
         return None if link is None or link.dropped else link
 
-    def of_route(self, routing_id: bytes) -> Link | None:
-        return self._by_route.get(routing_id)
+    def of_route(self, routing_id: bytes, fd: int) -> Link | None:
+        """The connection of a message, which was read just now. None if it is the first."""
+        link = self._by_route.get((routing_id, fd))
+        if link is not None and link.turns_left:
+            self._await_turns(link)
+        return link
 
-    def bind(self, routing_id: bytes, fd: int) -> Link | None:
+    def bind(self, routing_id: bytes, fd: int, *, now: float) -> Link | None:
         """The connection of a first message, which makes it a peer. None if it cannot be one."""
-        if routing_id in self._superseded:
+        if (routing_id, fd) in self._superseded:
             return None
         ended = (link for link in self._ending if link.fd == fd and link.peer is None)
         link = self._by_fd.get(fd) or next(ended, None)
-        if link is None:
+        if link is None or (link.peer is None and link.dropped):
             return None
         if link.peer is not None:
             self._supersede(link)
         elif len(self._by_peer) >= self._limits.max_peers:
-            _log.warning("a connection was dropped: there are %d peers", len(self._by_peer))
-            link.cut()
+            self.expel(link, f"there are {len(self._by_peer)} peers already", now=now)
             return None
         self._made += 1
-        link.peer, link.routing_id = PeerId(self._made), routing_id
-        self._by_peer[link.peer] = self._by_route[routing_id] = link
+        link.begin(PeerId(self._made), routing_id)
+        self._by_peer[PeerId(self._made)] = self._by_route[routing_id, fd] = link
         return link
 
     def _supersede(self, link: Link) -> None:
         """The peer so far was another connection, ended before this one got its descriptor."""
         self._report(link, "the connection ended")
-        if link.peer is not None:
-            self._by_peer.pop(link.peer)
-        self._by_route.pop(link.routing_id)
-        self._superseded.add(link.routing_id)
+        self._forget(link)
+        self._superseded.add((link.routing_id, link.fd))
 
-    def expel(self, link: Link, reason: str) -> None:
+    def expel(self, link: Link, reason: str, *, now: float) -> None:
         """End a connection because of what its peer did."""
         if not link.dropped:
-            _log.warning("peer %s was dropped: %s", link.peer, reason)
+            who = "a stranger" if link.peer is None else f"peer {link.peer}"
+            self.refusals.note(f"{who} was dropped: {reason}", now=now)
             self._report(link, reason)
-            self.drop(link)
+            self._silence(link)
+            link.reset()
 
-    def drop(self, link: Link) -> None:
-        link.dropped = True
+    def drop(self, link: Link, reason: str, *, now: float) -> None:
+        """End a connection because the owner wants that."""
+        if reason:
+            self.refusals.note(f"peer {link.peer} was dropped: {reason}", now=now)
+        self._silence(link)
         link.cut()
 
-    def forget(self, peer: PeerId) -> None:
+    def _silence(self, link: Link) -> None:
+        link.dropped = True
+        if link.peer is not None:
+            self.silenced.add(link.routing_id)
+
+    def ignore(self, peer: PeerId) -> None:
         """Do not report what happened to this peer."""
         self.gone = deque(gone for gone in self.gone if gone.peer != peer)
 
@@ -102,32 +121,47 @@ class Roster:
         """One read was done; ``dry``: and there is nothing left to read."""
         for link in self._ending[:]:
             link.turns_left -= 1
-            if dry or link.turns_left <= 0:
+            # One that was dropped is kept as long as there may be messages to throw away.
+            if dry or (link.turns_left <= 0 and not link.dropped):
                 self._ending.remove(link)
                 self._finish(link)
         if dry:
             self._superseded.clear()
 
-    def check(self, now: float) -> None:
-        """Look for connections that take place or memory and say nothing. Only when dry."""
+    def look(self, seconds: float) -> None:
+        """Note what has come on each connection; see ``Link.look``."""
+        for link in self._by_fd.values():
+            link.look(seconds)
+
+    def check(self, now: float, *, dry: bool) -> None:
+        """Drop who takes place or memory and says nothing. ``dry``: nothing to read since look."""
+        self.refusals.catch_up(now=now)
+        first, silence = self._limits.first_frame_seconds, self._limits.silence_seconds
         for link in list(self._by_fd.values()):
-            if link.peer is None and now - link.since > self._limits.first_frame_seconds:
-                link.cut()
+            if link.peer is None and now - link.since > first:
+                self.expel(link, f"it said nothing for {first:g} s", now=now)
                 self.disconnected(link.fd)
-            elif link.too_much_unfinished():
-                self.expel(link, "it sends a message without end")
+            elif link.quiet_seconds > silence:
+                self.expel(link, f"nothing came from it for {silence:g} s", now=now)
+            elif link.holds_too_much(dry=dry):
+                self.expel(
+                    link, "it sends a message without end, or faster than it is read", now=now
+                )
 
     def close(self) -> None:
         for link in [*self._by_fd.values(), *self._ending]:
             link.close()
 
     def _finish(self, link: Link) -> None:
-        if not link.dropped:
-            self._report(link, "the connection ended")
+        self._report(link, "the connection ended")
+        self._forget(link)
+        link.close()
+
+    def _forget(self, link: Link) -> None:
         if link.peer is not None:
             self._by_peer.pop(link.peer, None)
-            self._by_route.pop(link.routing_id, None)
-        link.close()
+            self._by_route.pop((link.routing_id, link.fd), None)
+            self.silenced.discard(link.routing_id)
 
     def _report(self, link: Link, reason: str) -> None:
         if link.peer is not None and not link.dropped:

@@ -1,0 +1,192 @@
+"""Floods at the port of a real server process: its memory stays bounded, and it serves on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from tests.faults import zmtp
+from tests.faults.processes import ServerProcess
+from tests.transports import DEADLINE_SECONDS
+from thinwire import errors
+from thinwire.transport.base import Connection
+from thinwire.transport.limits import MIB, TransportLimits
+from thinwire.transport.zeromq import connect
+
+LIMITS = TransportLimits(
+    max_message_nbytes=MIB,
+    max_unread_nbytes=8 * MIB,
+    max_unread_total_nbytes=32 * MIB,
+    max_unsent_nbytes=8 * MIB,
+)
+MOST_NBYTES = 512 * MIB
+"""What floods may cost, in all: the limits above, and what comes in until they are enforced.
+
+The latter depends on how busy the machine is. Without limits it is gigabytes in some seconds.
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess(LIMITS) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def honest(server: ServerProcess) -> Iterator[Connection]:
+    connection = connect(server.address, deadline_seconds=DEADLINE_SECONDS, limits=LIMITS)
+    ping(connection)
+    yield connection
+    connection.close()
+
+
+def ping(connection: Connection) -> None:
+    for n in range(10):
+        connection.send(b"ping %d" % n, deadline_seconds=DEADLINE_SECONDS)
+        assert connection.receive(deadline_seconds=DEADLINE_SECONDS) == b"ping %d" % n
+
+
+@contextmanager
+def bounded(server: ServerProcess, honest: Connection, what: str) -> Iterator[None]:
+    """The server takes little memory for this, and its honest worker does not notice."""
+    server.begin_peak()
+    start = time.monotonic()
+    yield
+    ping(honest)
+    peak, seconds = server.peak() - server.first_nbytes, time.monotonic() - start
+    print(f"\n{what}: {peak / MIB:.1f} MiB more than at the start, {seconds:.1f} s")
+    assert server.is_alive()
+    assert peak < MOST_NBYTES
+
+
+def pour(
+    server: ServerProcess,
+    data: bytes,
+    *,
+    times: int,
+    start: Callable[[str], socket.socket] = zmtp.shake_hands,
+) -> int:
+    """Send it again and again on one connection, until that is cut; returns how often it went."""
+    sent = 0
+    with start(server.address) as stranger, suppress(OSError):
+        while sent < times:
+            stranger.sendall(data)
+            sent += 1
+    return sent
+
+
+def flood_with_bad_frames(server: ServerProcess, count: int) -> int:
+    """At least ``count`` frames of random bytes; returns on how many connections."""
+    batch = b"".join(zmtp.part(os.urandom(40)) for _ in range(1000))
+    connections = sent = 0
+    while sent < count:
+        with suppress(OSError):
+            sent += 1000 * pour(server, batch, times=20)
+        connections += 1
+    return connections
+
+
+def test_bad_frames(server: ServerProcess, honest: Connection) -> None:
+    lines = len(server.log)
+    with bounded(server, honest, "100,000 bad frames"):
+        connections = flood_with_bad_frames(server, 100_000)
+    assert connections >= 5
+    assert 1 <= len(server.log) - lines < 60, "a line for each, but not in a flood"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_million_bad_frames(server: ServerProcess, honest: Connection) -> None:
+    with bounded(server, honest, "1,000,000 bad frames"):
+        flood_with_bad_frames(server, 1_000_000)
+
+
+def test_frames_of_a_valid_kind_above_the_rate(server: ServerProcess, honest: Connection) -> None:
+    with bounded(server, honest, "tiny frames without end"):
+        assert pour(server, zmtp.part(b"ping") * 1000, times=100_000) < 100_000
+
+
+def test_huge_declared_sizes(server: ServerProcess, honest: Connection) -> None:
+    with bounded(server, honest, "200 huge declared sizes"):
+        for n in range(200):
+            pour(server, zmtp.declared(1 << (21 + n % 42)) + bytes(5000), times=1)
+
+
+def test_messages_of_5000_parts(server: ServerProcess, honest: Connection) -> None:
+    data = zmtp.part(b"x", more=True) * 4999 + zmtp.part(b"x")
+    with bounded(server, honest, "50 messages of 5000 parts"):
+        for _ in range(50):
+            pour(server, data, times=1)
+    server.wait_for_loss("5000 parts")
+
+
+@pytest.mark.parametrize("nbytes", [1, 200, 10_000])
+def test_a_message_of_endless_parts(server: ServerProcess, honest: Connection, nbytes: int) -> None:
+    data = zmtp.part(bytes(nbytes), more=True) * (1 + 100_000 // nbytes)
+    with bounded(server, honest, f"endless parts of {nbytes} bytes"):
+        assert pour(server, data, times=1_000_000) < 1_000_000
+
+
+def test_a_flood_while_the_server_is_busy(server: ServerProcess, honest: Connection) -> None:
+    honest.send(b"nap", deadline_seconds=DEADLINE_SECONDS)
+    with bounded(server, honest, "1 MiB frames to a busy server"):
+        pour(server, zmtp.part(b"ping".ljust(MIB)), times=1_000)
+    server.wait_for_loss("it sends on while")
+
+
+def test_a_flood_of_tiny_frames_while_the_server_is_busy(
+    server: ServerProcess, honest: Connection
+) -> None:
+    honest.send(b"nap", deadline_seconds=DEADLINE_SECONDS)
+    with bounded(server, honest, "tiny frames to a busy server"):
+        pour(server, zmtp.part(b"") * 10_000, times=100_000)
+
+
+def test_a_routing_id_that_is_in_use(server: ServerProcess, honest: Connection) -> None:
+    """libzmq alone never reads nor frees what the second of two such peers sends."""
+    with bounded(server, honest, "100 MiB under one routing id"):
+        for _ in range(20):
+            pour(
+                server,
+                zmtp.part(b"ping".ljust(MIB)),
+                times=5,
+                start=lambda address: zmtp.shake_hands(address, routing_id=b"x"),
+            )
+            ping(honest)
+
+
+def test_a_peer_that_listens_and_never_reads(server: ServerProcess, honest: Connection) -> None:
+    with bounded(server, honest, "a peer that never reads"):
+        stranger = zmtp.shake_hands(server.address)
+        stranger.sendall(zmtp.part(b"listen"))
+        server.wait_for_loss("it does not read")
+        stranger.close()
+
+
+def test_a_worker_that_listens_and_never_reads(server: ServerProcess, honest: Connection) -> None:
+    """Its libzmq reads, so that for the kernel all is well; the program does not."""
+    worker = connect(server.address, deadline_seconds=DEADLINE_SECONDS, limits=LIMITS)
+    with bounded(server, honest, "a worker that never reads"):
+        worker.send(b"listen", deadline_seconds=DEADLINE_SECONDS)
+        server.wait_for_loss("it does not read")
+    with pytest.raises(errors.TransportClosed):  # noqa: PT012
+        while True:
+            worker.receive(deadline_seconds=DEADLINE_SECONDS)
+    worker.close()
+
+
+def test_pings_without_end_and_resets(server: ServerProcess, honest: Connection) -> None:
+    """Each would have ended the process while ZeroMQ had a limit: see port.py."""
+    ping_command = b"\x04\x07\x04PING\0\0"
+    with bounded(server, honest, "100 resets with PINGs unread"):
+        for _ in range(100):
+            stranger = zmtp.shake_hands(server.address)
+            stranger.sendall((zmtp.part(b"ping") * 10 + ping_command) * 20)
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            stranger.close()

@@ -1,0 +1,25 @@
+"""transport/refusals.py."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from thinwire.transport.refusals import Refusals
+
+
+def test_a_flood_of_refusals_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(logging.getLogger("refusals"))
+    for n in range(1000):
+        refusals.note(f"peer {n}", now=50.0)
+    lines = len(caplog.messages)
+    assert 1 < lines < 100
+    assert caplog.messages == [f"peer {n}" for n in range(lines)]
+    refusals.catch_up(now=51.0)
+    assert len(caplog.messages) == lines
+    refusals.catch_up(now=100.0)
+    assert caplog.messages[lines:] == [f"and {1000 - lines} more refusals like these"]
+    refusals.note("peer 1000", now=100.0)
+    refusals.catch_up(now=200.0)
+    assert caplog.messages[lines + 1 :] == ["peer 1000"]
