@@ -1,6 +1,7 @@
-// The Python face of kernels.h: checks types, contiguity and sizes, drops the GIL, and makes payloads.
+// The Python face of kernels.h: checks types, contiguity and sizes, and drops the GIL.
 //
-// Tensors are flat float32 CPU arrays and are never converted or copied. Encoders return a bytearray, or None where the
+// Tensors are flat float32 CPU arrays and are never converted or copied. Encoders write to the front of `out`, which must
+// have room for the largest payload and may not overlap what they read, and return the bytes written, or None where the
 // input holds an inf or a nan. Readers return None, or a sentence that says why the payload is refused.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -66,28 +67,53 @@ class Bytes {
   Py_buffer view_{};
 };
 
-// A bytearray that `write` fills and that is then cut to what was written. None if nothing was.
-template <class Write>
-nb::object make_payload(size_t capacity, Write write) {
-  nb::object array = nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(capacity)));
-  if (!array.is_valid()) throw nb::python_error();
-  auto* data = reinterpret_cast<uint8_t*>(PyByteArray_AsString(array.ptr()));
-  prefer_huge_pages(data, capacity);
-  size_t written = 0;
-  {
-    Unlocked unlocked;
-    written = write(data);
-  }
-  if (written == 0 && capacity != 0) return nb::none();
-  if (PyByteArray_Resize(array.ptr(), static_cast<Py_ssize_t>(written)) != 0) throw nb::python_error();
-  return array;
-}
-
 std::optional<std::string> sentence(const Fault& fault) {
   if (!fault) return std::nullopt;
   if (fault.found == 0 && fault.expected == 0) return fault.what;
   return std::string(fault.what) + ": found " + std::to_string(fault.found) + ", expected " +
          std::to_string(fault.expected);
+}
+
+// Where an encoder writes: any contiguous bytes that may be written, at least `most_nbytes` of them.
+class Room {
+ public:
+  Room(nb::handle object, size_t most_nbytes) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_WRITABLE) != 0) throw nb::python_error();
+    const auto found = static_cast<size_t>(view_.len);
+    if (found >= most_nbytes) return;
+    PyBuffer_Release(&view_);
+    const Fault fault{"bytes of out (at least)", found, most_nbytes};
+    throw nb::value_error(sentence(fault)->c_str());
+  }
+  ~Room() { PyBuffer_Release(&view_); }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  uint8_t* data() const { return static_cast<uint8_t*>(view_.buf); }
+
+ private:
+  Py_buffer view_{};
+};
+
+using Written = std::optional<size_t>;
+
+// What write(data) returns, which is 0 where it could not: every payload but that of no elements has bytes.
+template <class Write>
+Written write_payload(nb::handle out, size_t most_nbytes, Write write) {
+  const Room room(out, most_nbytes);
+  size_t written = 0;
+  {
+    Unlocked unlocked;
+    written = write(room.data());
+  }
+  if (written == 0 && most_nbytes != 0) return std::nullopt;
+  return written;
+}
+
+// A bytearray with nothing meaningful in it: zeros would be written only to be overwritten.
+nb::object empty_bytearray(size_t nbytes) {
+  nb::object array = nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes)));
+  if (!array.is_valid()) throw nb::python_error();
+  return array;
 }
 
 // check(data, nbytes, n), and if it finds nothing wrong, apply(data, nbytes, n).
@@ -105,82 +131,82 @@ std::optional<std::string> read_payload(nb::handle payload, const Output& out, C
 }
 
 struct Entries {
-  explicit Entries(size_t capacity) : index(new uint32_t[capacity]), value(new float[capacity]) {}
-  std::unique_ptr<uint32_t[]> index;
-  std::unique_ptr<float[]> value;
+  explicit Entries(size_t capacity) : index(capacity), value(capacity) {}
+  Scratch<uint32_t> index;
+  Scratch<float> value;
   size_t count = 0;
 };
 
 Entries unpack(const uint8_t* payload, size_t nbytes, size_t n) {
   Entries entries(sparse_count(payload, nbytes));
   entries.count = sparse_count(payload, nbytes);
-  sparse_unpack(payload, nbytes, n, entries.index.get(), entries.value.get());
+  sparse_unpack(payload, nbytes, n, entries.index.data(), entries.value.data());
   return entries;
 }
 
-nb::object topk_encode(Input x, size_t k, Select select, Values values) {
+Written topk_encode(Input x, size_t k, Select select, Values values, nb::handle out) {
   const size_t n = numel(x);
   require(k <= n, "k is larger than the array");
-  return make_payload(sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+  return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
-    taken.count = topk(x.data(), n, k, select, taken.index.get(), taken.value.get());
-    return sparse_encode(taken.index.get(), taken.value.get(), taken.count, n, values, payload);
+    taken.count = topk(x.data(), n, k, select, taken.index.data(), taken.value.data());
+    return sparse_encode(taken.index.data(), taken.value.data(), taken.count, n, values, payload);
   });
 }
 
 // Encodes what was taken out of `residual` and puts back what the coding of the values lost.
 size_t encode_taken(Entries& taken, size_t n, Values values, float* residual, uint8_t* payload) {
-  std::vector<float> wanted(taken.value.get(), taken.value.get() + taken.count);
-  const size_t nbytes = sparse_encode(taken.index.get(), taken.value.get(), taken.count, n, values, payload);
+  Scratch<float> wanted(taken.count);
+  std::copy_n(taken.value.data(), taken.count, wanted.data());
+  const size_t nbytes = sparse_encode(taken.index.data(), taken.value.data(), taken.count, n, values, payload);
   for (size_t i = 0; i < taken.count; ++i) wanted[i] -= taken.value[i];
-  scatter(taken.index.get(), wanted.data(), taken.count, residual);
+  scatter(taken.index.data(), wanted.data(), taken.count, residual);
   return nbytes;
 }
 
-nb::object residual_topk_encode(Input gradient, Output residual, size_t k, Select select, Values values, float gain,
-                                float keep) {
+Written residual_topk_encode(Input gradient, Output residual, size_t k, Select select, Values values, float gain,
+                             float keep, nb::handle out) {
   const size_t n = numel(gradient);
   require_same(n, residual.size());
   require(k <= n, "k is larger than the array");
-  return make_payload(sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+  return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
-    taken.count = residual_topk(gradient.data(), n, k, select, {gain, keep}, residual.data(), taken.index.get(),
-                                taken.value.get());
+    taken.count = residual_topk(gradient.data(), n, k, select, {gain, keep}, residual.data(), taken.index.data(),
+                                taken.value.data());
     return encode_taken(taken, n, values, residual.data(), payload);
   });
 }
 
-nb::object dgc_topk_encode(Input gradient, Output velocity, Output residual, size_t k, Select select, Values values,
-                           float gain, float keep, float momentum, bool nesterov, bool mask) {
+Written dgc_topk_encode(Input gradient, Output velocity, Output residual, size_t k, Select select, Values values,
+                        float gain, float keep, float momentum, bool nesterov, bool mask, nb::handle out) {
   const size_t n = numel(gradient);
   require_same(n, residual.size());
   require_same(n, velocity.size());
   require(k <= n, "k is larger than the array");
-  return make_payload(sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+  return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
     taken.count = dgc_topk(gradient.data(), n, k, select, {gain, keep}, {momentum, nesterov, mask}, velocity.data(),
-                           residual.data(), taken.index.get(), taken.value.get());
+                           residual.data(), taken.index.data(), taken.value.data());
     return encode_taken(taken, n, values, residual.data(), payload);
   });
 }
 
-nb::object nonzero_encode(Input x) {
+// Room for any list of float32 values: with parameter 0 a Rice stream has at most n bits, and the shortest is taken.
+size_t any_list_nbytes(size_t n) { return sparse_max_nbytes(n, n, Values::kFloat32); }
+
+Written nonzero_encode(Input x, nb::handle out) {
   const size_t n = numel(x);
-  Entries entries(0);
-  {
-    Unlocked unlocked;
+  return write_payload(out, any_list_nbytes(n), [&](uint8_t* payload) {
     const size_t count = nonzero(x.data(), n, nullptr, nullptr, 0);
-    entries = Entries(count);
-    nonzero(x.data(), n, entries.index.get(), entries.value.get(), count);
-    entries.count = count;
-  }
-  return make_payload(sparse_max_nbytes(n, entries.count, Values::kFloat32), [&](uint8_t* payload) {
-    return sparse_encode(entries.index.get(), entries.value.get(), entries.count, n, Values::kFloat32, payload);
+    Entries entries(count);
+    // Not more than were counted, even if somebody changes x meanwhile.
+    entries.count = std::min(count, nonzero(x.data(), n, entries.index.data(), entries.value.data(), count));
+    return sparse_encode(entries.index.data(), entries.value.data(), entries.count, n, Values::kFloat32, payload);
   });
 }
 
 // The weighted sum of sparse payloads as one sparse payload; all must have passed their check.
-nb::object sparse_sum(const std::vector<nb::object>& payloads, size_t n, float weight) {
+Written sparse_sum(const std::vector<nb::object>& payloads, size_t n, float weight, nb::handle out) {
   require(n <= kMaxNumel, "more than 2^31 - 1 elements");
   std::vector<std::unique_ptr<Bytes>> bytes;
   for (const nb::object& payload : payloads) bytes.push_back(std::make_unique<Bytes>(payload));
@@ -190,31 +216,31 @@ nb::object sparse_sum(const std::vector<nb::object>& payloads, size_t n, float w
   for (const auto& one : bytes) {
     require(!sparse_check(one->data(), one->size(), n), "a payload is corrupt");
     lists.push_back(unpack(one->data(), one->size(), n));
-    views.push_back({lists.back().index.get(), lists.back().value.get(), lists.back().count});
+    views.push_back({lists.back().index.data(), lists.back().value.data(), lists.back().count});
     total += lists.back().count;
   }
-  Entries merged(total);
-  merged.count = sparse_merge(views.data(), views.size(), weight, merged.index.get(), merged.value.get());
-  return make_payload(sparse_max_nbytes(n, merged.count, Values::kFloat32), [&](uint8_t* payload) {
-    return sparse_encode(merged.index.get(), merged.value.get(), merged.count, n, Values::kFloat32, payload);
+  return write_payload(out, any_list_nbytes(n), [&](uint8_t* payload) {
+    Entries merged(total);
+    merged.count = sparse_merge(views.data(), views.size(), weight, merged.index.data(), merged.value.data());
+    return sparse_encode(merged.index.data(), merged.value.data(), merged.count, n, Values::kFloat32, payload);
   });
 }
 
 void require_block(size_t block) { require(block % kRun == 0, "block is not a multiple of 64"); }
 
-nb::object onebit_step_encode(Input gradient, Output wanted, Output scales, SignScale scale, size_t block, float gain,
-                              float keep) {
+Written onebit_step_encode(Input gradient, Output wanted, Output scales, SignScale scale, size_t block, float gain,
+                           float keep, nb::handle out) {
   const size_t n = numel(gradient);
   require_block(block);
   require_same(n, wanted.size());
   require_same(sign_scales(n, block), scales.size());
-  return make_payload(onebit_max_nbytes(n, block), [&](uint8_t* payload) {
+  return write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
     return onebit_step(gradient.data(), n, {gain, keep}, scale, block, wanted.data(), scales.data(), payload);
   });
 }
 
-nb::object onebit_sum_step_encode(const std::vector<nb::object>& payloads, float weight, Output wanted, Output scales,
-                                  SignScale scale, size_t block, float keep) {
+Written onebit_sum_step_encode(const std::vector<nb::object>& payloads, float weight, Output wanted, Output scales,
+                               SignScale scale, size_t block, float keep, nb::handle out) {
   const size_t n = numel(wanted);
   require_block(block);
   require_same(sign_scales(n, block), scales.size());
@@ -225,7 +251,7 @@ nb::object onebit_sum_step_encode(const std::vector<nb::object>& payloads, float
     require(!onebit_check(bytes.back()->data(), bytes.back()->size(), n), "a payload is corrupt");
     data.push_back(bytes.back()->data());
   }
-  return make_payload(onebit_max_nbytes(n, block), [&](uint8_t* payload) {
+  return write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
     return onebit_sum_step(data.data(), data.size(), weight, n, keep, scale, block, wanted.data(), scales.data(), payload);
   });
 }
@@ -253,10 +279,10 @@ void bind_dense(nb::module_& m) {
         [&](const uint8_t* data, size_t, size_t n) { float32_add(data, n, weight, out.data()); });
   }, "payload"_a, "out"_a.noconvert(), "weight"_a);
   m.def("float32_sum", &float32_sum_into, "payloads"_a, "weight"_a, "out"_a.noconvert());
-  m.def("half_encode", [](Half kind, Input x) {
+  m.def("half_encode", [](Half kind, Input x, nb::handle out) {
     const size_t n = numel(x);
-    return make_payload(2 * n, [&](uint8_t* payload) { return half_encode(kind, x.data(), n, payload) ? 2 * n : 0; });
-  }, "kind"_a, "x"_a.noconvert());
+    return write_payload(out, 2 * n, [&](uint8_t* payload) { return half_encode(kind, x.data(), n, payload) ? 2 * n : 0; });
+  }, "kind"_a, "x"_a.noconvert(), "out"_a);
   m.def("half_decode", [](Half kind, nb::handle payload, Output out) {
     return read_payload(
         payload, out, [kind](const uint8_t* data, size_t nbytes, size_t n) { return half_check(kind, data, nbytes, n); },
@@ -273,12 +299,12 @@ void bind_sign(nb::module_& m) {
   nb::enum_<SignScale>(m, "SignScale").value("L1", SignScale::kL1).value("L2", SignScale::kL2);
   m.def("onebit_max_nbytes", &onebit_max_nbytes, "numel"_a, "block"_a);
   m.def("onebit_scales", &sign_scales, "numel"_a, "block"_a);
-  m.def("onebit_encode", [](Input x, SignScale scale, size_t block) {
+  m.def("onebit_encode", [](Input x, SignScale scale, size_t block, nb::handle out) {
     const size_t n = numel(x);
     require_block(block);
-    return make_payload(onebit_max_nbytes(n, block),
-                        [&](uint8_t* payload) { return onebit_encode(x.data(), n, scale, block, payload); });
-  }, "x"_a.noconvert(), "scale"_a, "block"_a);
+    return write_payload(out, onebit_max_nbytes(n, block),
+                         [&](uint8_t* payload) { return onebit_encode(x.data(), n, scale, block, payload); });
+  }, "x"_a.noconvert(), "scale"_a, "block"_a, "out"_a);
   m.def("onebit_check", [](nb::handle payload, size_t n) {
     const Bytes bytes(payload);
     return sentence(onebit_check(bytes.data(), bytes.size(), n));
@@ -292,9 +318,9 @@ void bind_sign(nb::module_& m) {
                         [&](const uint8_t* data, size_t, size_t n) { onebit_add(data, n, weight, out.data()); });
   }, "payload"_a, "out"_a.noconvert(), "weight"_a);
   m.def("onebit_step", &onebit_step_encode, "gradient"_a.noconvert(), "wanted"_a.noconvert(), "scales"_a.noconvert(),
-        "scale"_a, "block"_a, "gain"_a, "keep"_a);
+        "scale"_a, "block"_a, "gain"_a, "keep"_a, "out"_a);
   m.def("onebit_sum_step", &onebit_sum_step_encode, "payloads"_a, "weight"_a, "wanted"_a.noconvert(),
-        "scales"_a.noconvert(), "scale"_a, "block"_a, "keep"_a);
+        "scales"_a.noconvert(), "scale"_a, "block"_a, "keep"_a, "out"_a);
   m.def("onebit_settle", [](Output wanted, Input scales, size_t block) {
     const size_t n = numel(wanted);
     require_block(block);
@@ -311,28 +337,29 @@ void bind_sparse(nb::module_& m) {
       .value("FLOAT16", Values::kFloat16)
       .value("INT8", Values::kInt8);
   m.def("sparse_max_nbytes", &sparse_max_nbytes, "numel"_a, "count"_a, "values"_a);
-  m.def("topk_encode", &topk_encode, "x"_a.noconvert(), "k"_a, "select"_a, "values"_a);
+  m.def("topk_encode", &topk_encode, "x"_a.noconvert(), "k"_a, "select"_a, "values"_a, "out"_a);
   m.def("residual_topk", &residual_topk_encode, "gradient"_a.noconvert(), "residual"_a.noconvert(), "k"_a, "select"_a,
-        "values"_a, "gain"_a, "keep"_a);
+        "values"_a, "gain"_a, "keep"_a, "out"_a);
   m.def("dgc_topk", &dgc_topk_encode, "gradient"_a.noconvert(), "velocity"_a.noconvert(), "residual"_a.noconvert(),
-        "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a, "momentum"_a, "nesterov"_a, "mask"_a);
-  m.def("nonzero_encode", &nonzero_encode, "x"_a.noconvert());
+        "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a, "momentum"_a, "nesterov"_a, "mask"_a,
+        "out"_a);
+  m.def("nonzero_encode", &nonzero_encode, "x"_a.noconvert(), "out"_a);
   m.def("sparse_check", [](nb::handle payload, size_t n) {
     const Bytes bytes(payload);
     return sentence(sparse_check(bytes.data(), bytes.size(), n));
   }, "payload"_a, "numel"_a);
-  m.def("sparse_sum", &sparse_sum, "payloads"_a, "numel"_a, "weight"_a);
+  m.def("sparse_sum", &sparse_sum, "payloads"_a, "numel"_a, "weight"_a, "out"_a);
   m.def("sparse_decode", [](nb::handle payload, Output out) {
     return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
       const Entries entries = unpack(data, nbytes, n);
       std::memset(out.data(), 0, n * sizeof(float));
-      scatter(entries.index.get(), entries.value.get(), entries.count, out.data());
+      scatter(entries.index.data(), entries.value.data(), entries.count, out.data());
     });
   }, "payload"_a, "out"_a.noconvert());
   m.def("sparse_add", [](nb::handle payload, Output out, float weight) {
     return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
       const Entries entries = unpack(data, nbytes, n);
-      scatter_add(entries.index.get(), entries.value.get(), entries.count, weight, out.data());
+      scatter_add(entries.index.data(), entries.value.data(), entries.count, weight, out.data());
     });
   }, "payload"_a, "out"_a.noconvert(), "weight"_a);
   m.def("sampled_threshold", [](Input x, double ratio, uint64_t seed) {
@@ -351,13 +378,13 @@ void bind_dither(nb::module_& m) {
   m.def("dither_max_nbytes", [](size_t n, unsigned bits, Levels levels, Norm norm) {
     return dither_max_nbytes(n, {bits, levels, norm});
   }, "numel"_a, "bits"_a, "levels"_a, "norm"_a);
-  m.def("dither_encode", [](Input x, unsigned bits, Levels levels, Norm norm, uint64_t seed) {
+  m.def("dither_encode", [](Input x, unsigned bits, Levels levels, Norm norm, uint64_t seed, nb::handle out) {
     const size_t n = numel(x);
     require(bits >= 1 && bits <= 8 && !(bits == 1 && norm == Norm::kL2), "bits out of range");
     const DitherSettings settings{bits, levels, norm};
-    return make_payload(dither_max_nbytes(n, settings),
-                        [&](uint8_t* payload) { return dither_encode(x.data(), n, settings, seed, payload); });
-  }, "x"_a.noconvert(), "bits"_a, "levels"_a, "norm"_a, "seed"_a);
+    return write_payload(out, dither_max_nbytes(n, settings),
+                         [&](uint8_t* payload) { return dither_encode(x.data(), n, settings, seed, payload); });
+  }, "x"_a.noconvert(), "bits"_a, "levels"_a, "norm"_a, "seed"_a, "out"_a);
   m.def("dither_decode", [](nb::handle payload, Output out) {
     return read_payload(payload, out, dither_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
       dither_decode(data, nbytes, n, out.data());
@@ -384,6 +411,7 @@ void bind_rest(nb::module_& m) {
   m.def("sum_abs", reduction(sum_abs), "x"_a.noconvert());
   m.def("sum_squares", reduction(sum_squares), "x"_a.noconvert());
   m.def("max_abs", reduction(max_abs), "x"_a.noconvert());
+  m.def("empty_bytearray", &empty_bytearray, "nbytes"_a);
   m.def("prefer_huge_pages", [](Output x) { prefer_huge_pages(x.data(), x.size() * sizeof(float)); }, "x"_a.noconvert());
   m.def("crc32c", [](nb::handle data, uint32_t crc) {
     const Bytes bytes(data);

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "dispatch.h"
 #include "kernels.h"
+#include "memory.h"
 #include "mix.h"
 #include "pool.h"
 
@@ -58,8 +58,10 @@ size_t write_planes(const float* x, size_t n, const DitherJob& job, uint8_t* dst
 }
 
 size_t write_elias(const float* x, size_t n, const DitherJob& job, uint8_t* dst) {
-  std::vector<int8_t> codes(n);
-  if (job.scale != 0.0f) {
+  Scratch<int8_t> codes(n);
+  if (job.scale == 0.0f) {
+    std::fill_n(codes.data(), n, int8_t{0});
+  } else {
     parallel(n, kGrain, count_parts(n, kGrain), [&](Range range) {
       kernels().dither_codes(x, job, range.begin, range.end, codes.data() + range.begin);
     });
@@ -130,8 +132,8 @@ template <class Visit>
 void visit_elias(const uint8_t* payload, size_t nbytes, size_t n, Visit visit) {
   const DitherJob job = decoding_job(payload);
   const size_t count = load<uint32_t>(payload + kHeader);
-  std::vector<uint32_t> index(count);
-  std::vector<int8_t> code(count);
+  Scratch<uint32_t> index(count);
+  Scratch<int8_t> code(count);
   elias_decode(payload + kHeader + 4, nbytes - kHeader - 4, count, top_level(job.bits), n, index.data(), code.data());
   for (size_t i = 0; i < count; ++i) visit(index[i], level_value(code[i], job));
 }

@@ -4,6 +4,7 @@
 
 #include "dispatch.h"
 #include "kernels.h"
+#include "memory.h"
 #include "pool.h"
 
 namespace thinwire {
@@ -41,10 +42,14 @@ size_t granule_of(size_t unit) { return unit % (8 * kRun) == 0 ? unit : 8 * unit
 class Encoding {
  public:
   Encoding(size_t n, SignScale scale, size_t block, uint8_t* payload)
-      : n_(n), block_(sign_block(n, block)), unit_(block_ == 0 ? kGrain : block_), payload_(payload) {
-    const size_t units = (n + unit_ - 1) / unit_;
-    sums_.resize(units);
-    live_.resize(units);
+      : n_(n),
+        block_(sign_block(n, block)),
+        unit_(block_ == 0 ? kGrain : block_),
+        payload_(payload),
+        sums_((n + unit_ - 1) / unit_),
+        live_(sums_.size()) {
+    std::fill_n(sums_.data(), sums_.size(), 0.0);
+    std::fill_n(live_.data(), live_.size(), uint64_t{0});
     uint8_t* signs = payload + kHeader + 4 * sign_scales(n, block_);
     std::memset(signs + bit_bytes(n), 0, bit_bytes(count_runs(n)));
     job_ = {n, unit_, scale, signs, signs + bit_bytes(n), sums_.data(), live_.data()};
@@ -95,8 +100,8 @@ class Encoding {
 
   size_t n_, block_, unit_;
   uint8_t* payload_;
-  std::vector<double> sums_;
-  std::vector<uint64_t> live_;
+  Scratch<double> sums_;
+  Scratch<uint64_t> live_;
   SignJob job_{};
 };
 

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "dispatch.h"
 #include "kernels.h"
+#include "memory.h"
 #include "mix.h"
 #include "pool.h"
 
@@ -67,14 +67,14 @@ uint32_t likely_threshold(size_t n, size_t k, Value value) {
 class Finds {
  public:
   Finds(size_t capacity, bool with_velocity)
-      : index_(new uint32_t[capacity]), value_(new float[capacity]), velocity_(with_velocity ? new float[capacity] : nullptr) {
-    found = {index_.get(), value_.get(), velocity_.get(), capacity, 0, false};
+      : index_(capacity), value_(capacity), velocity_(with_velocity ? capacity : 0) {
+    found = {index_.data(), value_.data(), velocity_.data(), capacity, 0, false};
   }
   Found found{};
 
  private:
-  std::unique_ptr<uint32_t[]> index_;
-  std::unique_ptr<float[]> value_, velocity_;
+  Scratch<uint32_t> index_;
+  Scratch<float> value_, velocity_;
 };
 
 struct Output {
@@ -102,13 +102,13 @@ struct Cut {
 
 Cut cut_at(const std::vector<Finds>& finds, size_t total, size_t k) {
   if (total <= k) return {0, 0};
-  std::unique_ptr<uint32_t[]> magnitudes(new uint32_t[total]);
+  Scratch<uint32_t> magnitudes(total);
   size_t n = 0;
   for (const Finds& part : finds) {
     for (size_t i = 0; i < part.found.count; ++i) magnitudes[n++] = magnitude_bits(part.found.value[i]);
   }
-  const uint32_t threshold = kth_largest(magnitudes.get(), n, k);
-  const auto above = std::count_if(magnitudes.get(), magnitudes.get() + n, [&](uint32_t x) { return x > threshold; });
+  const uint32_t threshold = kth_largest(magnitudes.data(), n, k);
+  const auto above = std::count_if(magnitudes.data(), magnitudes.data() + n, [&](uint32_t x) { return x > threshold; });
   return {threshold, k - static_cast<size_t>(above)};
 }
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from thinwire import _native
 from thinwire.codec import registry
-from thinwire.codec.base import Codec, shares_seed
+from thinwire.codec.arena import HEAP, Arena, encode
+from thinwire.codec.base import Codec, Payload, shares_seed
 from thinwire.codec.dense import Float32, bytes_of
 from thinwire.codec.policy import Chooser, as_policy
 from thinwire.errors import ConfigError
@@ -38,7 +39,7 @@ class Encoded:
 
     wire_id: int
     numel: int
-    payload: bytes | bytearray | memoryview
+    payload: Payload
 
     @property
     def nbytes(self) -> int:
@@ -90,6 +91,7 @@ class Compressor:
         self._states: dict[str, FusedState] = {}
         self._saved: dict[str, FusedState] = {}
         self._saved_at: dict[str, int] = {}
+        self._scratch = torch.empty(0)
 
     def compress(
         self,
@@ -128,10 +130,12 @@ class Compressor:
         flat = {name: flatten(gradient) for name, gradient in gradients.items()}
         squares = [_native.sum_squares(x) for x in flat.values()]
         if not all(is_usable(square) for square in squares):
-            return {name: untouched(x) for name, x in flat.items()}
+            return {name: untouched(x, HEAP) for name, x in flat.items()}
         moment = Moment(step, self._workers, math.sqrt(math.fsum(squares)), learning_rate)
         return {
-            name: self._compress(Piece.whole(Key(name, tuple(gradients[name].shape))), x, moment)
+            name: self._compress(
+                Piece.whole(Key(name, tuple(gradients[name].shape))), x, moment, HEAP
+            )
             for name, x in flat.items()
         }
 
@@ -144,19 +148,22 @@ class Compressor:
         gradient_norm: float | None = None,
         learning_rate: float | None = None,
         view: bool = False,
+        arena: Arena = HEAP,
     ) -> Encoded:
         """Encode one piece of a gradient: a flat float32 CPU tensor of ``piece.numel`` elements.
 
         The policy is asked about the whole gradient; the state is the piece's own. With ``view``
-        the payload may be the memory of ``flat`` itself: send it before that is changed.
+        the payload may be the memory of ``flat`` itself: send it before that is changed. Else it is
+        written into ``arena``, which needs room for ``max_nbytes``; a codec without
+        ``encode_into`` allocates it.
         """
         moment = Moment(step, self._workers, gradient_norm, learning_rate)
         if view and self._forgets and self._choose(piece, moment) == Float32():
             return Encoded(Float32.wire_id, flat.numel(), bytes_of(flat))
         square = self.squares[piece.name] = _native.sum_squares(flat)
         if not is_usable(square):
-            return untouched(flat)
-        return self._compress(piece, flat, moment)
+            return untouched(flat, arena)
+        return self._compress(piece, flat, moment, arena)
 
     def compress_sum(
         self,
@@ -167,11 +174,12 @@ class Compressor:
         step: int,
         learning_rate: float | None = None,
         room: Tensor | None = None,
+        arena: Arena = HEAP,
     ) -> Encoded:
         """Encode ``weight`` times the sum of ``pushes``, in their order: a server's answer.
 
         ``room`` is memory for the sum, which the payload may be a view of. Float32 pushes may be
-        views of it.
+        views of it. Any other payload is written into ``arena``, apart from the pushes.
         """
         moment = Moment(step, self._workers, None, learning_rate)
         codec = self._choose(piece, moment)
@@ -179,11 +187,18 @@ class Compressor:
         if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
             state = self._state(piece, step)
             payloads = [push.payload for push in pushes]
-            payload = fusion.sum_step(payloads, weight, state, moment, numel=piece.numel)
+            payload = arena.fill(
+                codec.max_nbytes(piece.numel),
+                lambda out: fusion.sum_step(
+                    payloads, weight, state, moment, out, numel=piece.numel
+                ),
+            )
             return Encoded(codec.wire_id, piece.numel, payload)
         mean = torch.empty(piece.numel) if room is None else room
         add_up(pushes, weight, mean)
-        return self.compress_piece(piece, mean, step=step, learning_rate=learning_rate, view=True)
+        return self.compress_piece(
+            piece, mean, step=step, learning_rate=learning_rate, view=True, arena=arena
+        )
 
     def prepare(self, pieces: Iterable[Piece]) -> None:
         """Make the state of these pieces now: a checkpoint is loaded into what is there."""
@@ -232,25 +247,41 @@ class Compressor:
         self._states = {name: self._loaded(name, state) for name, state in states.items()}
         self._saved, self._saved_at = {}, {}
 
-    def _compress(self, piece: Piece, flat: Tensor, moment: Moment) -> Encoded:
+    def _compress(self, piece: Piece, flat: Tensor, moment: Moment, arena: Arena) -> Encoded:
         codec = self._choose(piece, moment)
         state = self._state(piece, moment.step)
         fusion = self._fusion(codec)
         if fusion is not None:
-            payload = fusion.step(flat, state, moment)
+            payload = arena.fill(
+                codec.max_nbytes(flat.numel()),
+                lambda out: fusion.step(flat, state, moment, out),
+            )
         else:
-            payload = self._unfused(codec, piece, flat, state.settle(), moment)
+            payload = self._unfused(codec, piece, flat, state.settle(), moment, arena)
         return Encoded(codec.wire_id, flat.numel(), payload)
 
     def _unfused(
-        self, codec: Codec, piece: Piece, flat: Tensor, state: State, moment: Moment
-    ) -> bytearray:
+        self,
+        codec: Codec,
+        piece: Piece,
+        flat: Tensor,
+        state: State,
+        moment: Moment,
+        arena: Arena,
+    ) -> Payload:
         wanted = self._feedback.before(flat, state, moment)
-        payload = codec.encode(wanted, seed=self._seed_for(codec, piece, moment))
-        sent = torch.empty_like(wanted)
-        codec.decode(payload, sent)
-        self._feedback.after(sent, state, sparse=codec.sparse)
+        payload = encode(codec, wanted, arena, seed=self._seed_for(codec, piece, moment))
+        if not self._forgets:
+            sent = self._room_for(wanted.numel())
+            codec.decode(payload, sent)
+            self._feedback.after(sent, state, sparse=codec.sparse)
         return payload
+
+    def _room_for(self, numel: int) -> Tensor:
+        """Memory for what was sent, used again for every piece."""
+        if self._scratch.numel() < numel:
+            self._scratch = torch.empty(numel)
+        return self._scratch[:numel]
 
     def _choose(self, piece: Piece, moment: Moment) -> Codec:
         return self._policy.choose(piece.key, step=moment.step, workers=moment.workers)
@@ -309,7 +340,7 @@ def is_usable(square: float) -> bool:
     return square <= LARGEST**2  # false for a nan
 
 
-def untouched(flat: Tensor) -> Encoded:
+def untouched(flat: Tensor, arena: Arena) -> Encoded:
     """The values as they are, but for those too large to use, which become the inf they stand for.
 
     So whoever receives it sees an overflow wherever the sender saw one.
@@ -317,7 +348,7 @@ def untouched(flat: Tensor) -> Encoded:
     too_large = flat.abs() > LARGEST
     if too_large.any():
         flat = torch.where(too_large, torch.copysign(torch.tensor(math.inf), flat), flat)
-    return Encoded(Float32.wire_id, flat.numel(), Float32().encode(flat, seed=0))
+    return Encoded(Float32.wire_id, flat.numel(), encode(Float32(), flat, arena, seed=0))
 
 
 def check_numel(piece: Piece, state: FusedState) -> None:

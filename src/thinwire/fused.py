@@ -52,9 +52,16 @@ class FusedState:
         else:
             for name, buffer in self.buffers.items():
                 saved.buffers[name].copy_(buffer)
-        saved.scales = None if self.scales is None else self.scales.clone()
-        saved.block = self.block
+        saved.scales, saved.block = self._copied_scales(saved.scales), self.block
         return saved
+
+    def _copied_scales(self, older: Tensor | None) -> Tensor | None:
+        """A copy of the scales, in the memory of an older copy if that has the size."""
+        if self.scales is None:
+            return None
+        if older is None or older.numel() != self.scales.numel():
+            return self.scales.clone()
+        return older.copy_(self.scales)
 
     def lazy_scales(self, block: int) -> Tensor:
         """The scales of the lazy residual; zeros, which mean nothing was sent, if it is settled."""
@@ -66,8 +73,11 @@ class FusedState:
 
 
 class Fusion(Protocol):
-    def step(self, gradient: Tensor, state: FusedState, moment: Moment) -> bytearray:
-        """Feedback, encoding and feedback again; returns the payload."""
+    def step(self, gradient: Tensor, state: FusedState, moment: Moment, out: memoryview) -> int:
+        """Feedback, encoding and feedback again; returns the nbytes of the payload.
+
+        It is written to the front of ``out``, which has room for the codec's ``max_nbytes``.
+        """
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         """Whether ``sum_step`` takes payloads with these wire ids."""
@@ -78,9 +88,10 @@ class Fusion(Protocol):
         weight: float,
         state: FusedState,
         moment: Moment,
+        out: memoryview,
         *,
         numel: int,
-    ) -> bytearray:
+    ) -> int:
         """The same on ``weight`` times the sum of payloads."""
 
 
@@ -128,8 +139,8 @@ class _OneBitFusion:
     codec: OneBit
     stages: _Stages
 
-    def step(self, gradient: Tensor, state: FusedState, moment: Moment) -> bytearray:
-        payload = _native.onebit_step(
+    def step(self, gradient: Tensor, state: FusedState, moment: Moment, out: memoryview) -> int:
+        nbytes = _native.onebit_step(
             gradient,
             state.buffers["residual"],
             state.lazy_scales(self.codec.native_block),
@@ -137,8 +148,9 @@ class _OneBitFusion:
             self.codec.native_block,
             self.stages.gain(gradient, moment),
             self.stages.residual.keep(state.buffers, moment),
+            out,
         )
-        return finite(payload, self.codec.name)
+        return finite(nbytes, self.codec.name)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         return self.stages.clip is None and all(i == OneBit.wire_id for i in wire_ids)
@@ -149,13 +161,14 @@ class _OneBitFusion:
         weight: float,
         state: FusedState,
         moment: Moment,
+        out: memoryview,
         *,
         numel: int,
-    ) -> bytearray:
+    ) -> int:
         residual = state.buffers["residual"]
         for push in payloads:
             accepted(_native.onebit_check(push, numel), self.codec.name, numel)
-        payload = _native.onebit_sum_step(
+        nbytes = _native.onebit_sum_step(
             payloads,
             weight,
             residual,
@@ -163,8 +176,9 @@ class _OneBitFusion:
             self.codec.native_scale,
             self.codec.native_block,
             self.stages.residual.keep(state.buffers, moment),
+            out,
         )
-        return finite(payload, self.codec.name)
+        return finite(nbytes, self.codec.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +187,8 @@ class _SparseSum:
 
     codec: Nonzero
 
-    def step(self, gradient: Tensor, state: FusedState, moment: Moment) -> bytearray:
-        return self.codec.encode(gradient, seed=0)
+    def step(self, gradient: Tensor, state: FusedState, moment: Moment, out: memoryview) -> int:
+        return self.codec.encode_into(gradient, out, seed=0)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         return all(i in (TopK.wire_id, Nonzero.wire_id) for i in wire_ids)
@@ -185,12 +199,13 @@ class _SparseSum:
         weight: float,
         state: FusedState,
         moment: Moment,
+        out: memoryview,
         *,
         numel: int,
-    ) -> bytearray:
+    ) -> int:
         for push in payloads:
             accepted(_native.sparse_check(push, numel), self.codec.name, numel)
-        return finite(_native.sparse_sum(payloads, numel, weight), self.codec.name)
+        return finite(_native.sparse_sum(payloads, numel, weight, out), self.codec.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +213,18 @@ class _TopKFusion:
     codec: TopK
     stages: _Stages
 
-    def step(self, gradient: Tensor, state: FusedState, moment: Moment) -> bytearray:
+    def step(self, gradient: Tensor, state: FusedState, moment: Moment, out: memoryview) -> int:
         buffers = state.settle()
         gain = self.stages.gain(gradient, moment)
         keep = self.stages.residual.keep(buffers, moment)
         k, select = self.codec.kept(gradient.numel()), self.codec.native_select
         values, momentum = self.codec.native_values, self.stages.momentum
         if momentum is None:
-            payload = _native.residual_topk(
-                gradient, buffers["residual"], k, select, values, gain, keep
+            nbytes = _native.residual_topk(
+                gradient, buffers["residual"], k, select, values, gain, keep, out
             )
         else:
-            payload = _native.dgc_topk(
+            nbytes = _native.dgc_topk(
                 gradient,
                 buffers["velocity"],
                 buffers["residual"],
@@ -221,8 +236,9 @@ class _TopKFusion:
                 momentum.momentum,
                 momentum.nesterov,
                 momentum.mask,
+                out,
             )
-        return finite(payload, self.codec.name)
+        return finite(nbytes, self.codec.name)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         return False
@@ -233,7 +249,8 @@ class _TopKFusion:
         weight: float,
         state: FusedState,
         moment: Moment,
+        out: memoryview,
         *,
         numel: int,
-    ) -> bytearray:
+    ) -> int:
         raise NotImplementedError("can_sum says no")

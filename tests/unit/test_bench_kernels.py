@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import thinwire as tw
 from thinwire import _native
 from thinwire.cli.main import main
 from thinwire.lab.bench import bars, torch_ops
@@ -123,8 +124,7 @@ class TestTorchDoesTheSame:
     def test_onebit(self, buffers: Buffers) -> None:
         g, scratch = buffers.gradient, torch.empty(NUMEL)
         plain, tuned = torch.zeros(NUMEL), torch.zeros(NUMEL)
-        payload = _native.onebit_encode(g, _native.SignScale.L1, 0)
-        assert payload is not None
+        payload = tw.OneBit().encode(g, seed=0)
         for scale, packed in (
             torch_ops.plain_onebit_step(g, plain),
             torch_ops.tuned_onebit_step(g, tuned, scratch),
@@ -141,7 +141,7 @@ class TestTorchDoesTheSame:
         g, start = buffers.gradient, torch.stack((buffers.dgc_velocity, buffers.dgc_residual))
         ours, plain, tuned = (start.clone() for _ in range(3))
         u, v = ours
-        _native.dgc_topk(g, u, v, k, sampled, f32, 1.0, 1.0, MOMENTUM, False, True)
+        _native.dgc_topk(g, u, v, k, sampled, f32, 1.0, 1.0, MOMENTUM, False, True, buffers.room)
         u, v = plain
         torch_ops.plain_dgc_step(g, u, v, k, MOMENTUM)
         u, v = tuned

@@ -32,9 +32,7 @@ def restored() -> Iterator[None]:
 
 def in_child(x: Tensor, connection: multiprocessing.connection.Connection) -> None:
     """Only native code: torch's own threads do not survive a fork."""
-    payload = _native.onebit_encode(x, _native.SignScale.L1, 0)
-    assert payload is not None
-    connection.send_bytes(payload)
+    connection.send_bytes(tw.OneBit().encode(x, seed=0))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
@@ -109,12 +107,53 @@ def test_there_is_always_a_thread() -> None:
     assert _native.threads() == 1
 
 
-ENCODERS: dict[str, Callable[[Tensor], object]] = {
-    "half": lambda x: _native.half_encode(_native.Half.FLOAT16, x),
-    "onebit": lambda x: _native.onebit_encode(x, _native.SignScale.L1, 0),
-    "topk": lambda x: _native.topk_encode(x, 1, _native.Select.SAMPLED, _native.Values.FLOAT32),
+L1, LINEAR = _native.SignScale.L1, _native.Levels.LINEAR
+SAMPLED, WHOLE = _native.Select.SAMPLED, _native.Values.FLOAT32
+
+ENCODERS: dict[str, Callable[[Tensor, memoryview], int | None]] = {
+    "half": lambda x, out: _native.half_encode(_native.Half.FLOAT16, x, out),
+    "onebit": lambda x, out: _native.onebit_encode(x, L1, 0, out),
+    "onebit step": lambda x, out: _native.onebit_step(
+        x, torch.zeros(8), torch.zeros(1), L1, 0, 1.0, 1.0, out
+    ),
+    "onebit sum": lambda x, out: _native.onebit_sum_step(
+        [tw.OneBit().encode(x, seed=0)], 1.0, torch.zeros(8), torch.zeros(1), L1, 0, 1.0, out
+    ),
+    "topk": lambda x, out: _native.topk_encode(x, 2, SAMPLED, WHOLE, out),
+    "topk step": lambda x, out: _native.residual_topk(
+        x, torch.zeros(8), 2, SAMPLED, WHOLE, 1.0, 1.0, out
+    ),
+    "dgc step": lambda x, out: _native.dgc_topk(
+        x, torch.zeros(8), torch.zeros(8), 2, SAMPLED, WHOLE, 1.0, 1.0, 0.9, False, True, out
+    ),
     "nonzero": _native.nonzero_encode,
-    "dither": lambda x: _native.dither_encode(x, 4, _native.Levels.LINEAR, _native.Norm.MAX, 0),
+    "sparse sum": lambda x, out: _native.sparse_sum([tw.Nonzero().encode(x, seed=0)], 8, 1.0, out),
+    "dither": lambda x, out: _native.dither_encode(x, 4, LINEAR, _native.Norm.MAX, 0, out),
+    "dither l2": lambda x, out: _native.dither_encode(x, 4, LINEAR, _native.Norm.L2, 0, out),
+    "float32": lambda x, out: tw.Float32().encode_into(x, out, seed=0),
+    "randomk": lambda x, out: tw.RandomK(0.5).encode_into(x, out, seed=0),
+}
+MOST_NBYTES = {
+    "half": 16,
+    "onebit": tw.OneBit().max_nbytes(8),
+    "onebit step": tw.OneBit().max_nbytes(8),
+    "onebit sum": tw.OneBit().max_nbytes(8),
+    "topk": tw.TopK(0.25).max_nbytes(8),
+    "topk step": tw.TopK(0.25).max_nbytes(8),
+    "dgc step": tw.TopK(0.25).max_nbytes(8),
+    "nonzero": tw.Nonzero().max_nbytes(8),
+    "sparse sum": tw.Nonzero().max_nbytes(8),
+    "dither": tw.Dither(4).max_nbytes(8),
+    "dither l2": tw.Dither(4, norm="l2").max_nbytes(8),
+    "float32": 32,
+    "randomk": tw.RandomK(0.5).max_nbytes(8),
+}
+READERS: dict[str, Callable[[Tensor], object]] = {
+    "half": lambda x: _native.half_encode(_native.Half.FLOAT16, x, bytearray(99)),
+    "onebit": lambda x: _native.onebit_encode(x, L1, 0, bytearray(99)),
+    "topk": lambda x: _native.topk_encode(x, 1, SAMPLED, WHOLE, bytearray(99)),
+    "nonzero": lambda x: _native.nonzero_encode(x, bytearray(99)),
+    "dither": lambda x: _native.dither_encode(x, 4, LINEAR, _native.Norm.MAX, 0, bytearray(99)),
     "sum_abs": _native.sum_abs,
     "sum_squares": _native.sum_squares,
     "max_abs": _native.max_abs,
@@ -130,10 +169,41 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_tensors_are_refused_not_converted(encoder: str, kind: str) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_tensors_are_refused_not_converted(reader: str, kind: str) -> None:
     with pytest.raises(TypeError, match="incompatible function arguments"):
-        ENCODERS[encoder](FOREIGN[kind])
+        READERS[reader](FOREIGN[kind])
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_no_byte_is_written_outside_of_the_room(encoder: str) -> None:
+    x = torch.arange(1, 9) - 4.5
+    most = MOST_NBYTES[encoder]
+    expected = bytearray(b"?" * most)
+    nbytes = ENCODERS[encoder](x, memoryview(expected))
+    for offset in range(9):
+        memory = bytearray(b"?" * (most + 32))
+        room = memoryview(memory)[offset : offset + most]
+        assert ENCODERS[encoder](x, room) == nbytes
+        assert room[:nbytes] == expected[:nbytes]
+        assert set(memory[:offset] + memory[offset + most :]) == {ord("?")}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_room_that_is_too_small_is_refused(encoder: str) -> None:
+    for nbytes in (0, MOST_NBYTES[encoder] - 1):
+        memory = bytearray(b"?" * 128)
+        with pytest.raises(ValueError, match=r"\bout\b"):
+            ENCODERS[encoder](torch.ones(8), memoryview(memory)[:nbytes])
+        assert set(memory) == {ord("?")}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_room_that_cannot_be_written_is_refused(encoder: str) -> None:
+    with pytest.raises((BufferError, TypeError, ValueError)):
+        ENCODERS[encoder](torch.ones(8), memoryview(bytes(128)))
+    with pytest.raises((BufferError, TypeError, ValueError)):
+        ENCODERS[encoder](torch.ones(8), memoryview(bytearray(256))[::2])
 
 
 DECODERS: dict[str, tuple[Callable[[bytes, Tensor], object], bytes]] = {
@@ -175,15 +245,15 @@ def test_payloads_are_contiguous_bytes(payload: object) -> None:
 
 def test_sizes_that_do_not_fit_together_are_refused() -> None:
     gradient, residual = torch.ones(8), torch.zeros(7)
-    radix, whole = _native.Select.RADIX, _native.Values.FLOAT32
+    room = bytearray(99)
     with pytest.raises(ValueError, match="arrays differ in size"):
-        _native.residual_topk(gradient, residual, 1, radix, whole, 1.0, 1.0)
+        _native.residual_topk(gradient, residual, 1, SAMPLED, WHOLE, 1.0, 1.0, room)
     with pytest.raises(ValueError, match="k is larger than the array"):
-        _native.topk_encode(gradient, 9, radix, whole)
+        _native.topk_encode(gradient, 9, SAMPLED, WHOLE, room)
     with pytest.raises(ValueError, match="block is not a multiple of 64"):
-        _native.onebit_encode(gradient, _native.SignScale.L1, 63)
+        _native.onebit_encode(gradient, L1, 63, room)
     with pytest.raises(ValueError, match="bits out of range"):
-        _native.dither_encode(gradient, 9, _native.Levels.LINEAR, _native.Norm.MAX, 0)
+        _native.dither_encode(gradient, 9, LINEAR, _native.Norm.MAX, 0, room)
     with pytest.raises(ValueError, match="more indices than elements"):
         _native.random_indices(0, 3, torch.empty(4, dtype=torch.int32))
 

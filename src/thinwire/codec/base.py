@@ -58,6 +58,21 @@ class Codec(Protocol):
 
 
 @runtime_checkable
+class Writing(Protocol):
+    """A codec that can write a payload into memory that the caller has."""
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
+        """Write what ``encode`` returns to the front of ``out``, and return its nbytes.
+
+        ``out`` is bytes, at least ``max_nbytes`` of them (else ValueError), and apart from ``x``.
+        What it holds beyond the payload is unspecified afterwards, up to ``max_nbytes``.
+        """
+
+    def max_nbytes(self, numel: int) -> int:
+        """As every codec has it."""
+
+
+@runtime_checkable
 class Adding(Protocol):
     """A codec that can add a payload to a tensor without decoding it first."""
 
@@ -83,11 +98,11 @@ def shares_seed(codec: Codec) -> bool:
     return bool(getattr(codec, "shared_seed", False))
 
 
-def finite(payload: bytearray | None, name: str) -> bytearray:
-    """The payload that a native encoder returned, or NonFiniteError where it returned none."""
-    if payload is None:
+def finite(nbytes: int | None, name: str) -> int:
+    """What a native encoder has written, or NonFiniteError where that is nothing."""
+    if nbytes is None:
         raise NonFiniteError(f"{name}: the tensor holds an inf or a nan; only float32 can carry it")
-    return payload
+    return nbytes
 
 
 def accepted(fault: str | None, name: str, numel: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import Payload, accepted, finite
 
 
@@ -26,8 +27,15 @@ class Float32:
     unbiased: ClassVar[bool] = True
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return encode_anew(self, x, seed=seed)
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
         del seed  # nothing here is random
-        return bytearray(bytes_of(x))
+        nbytes = 4 * x.numel()
+        if len(out) < nbytes:
+            raise ValueError(f"float32: out has {len(out)} bytes, the payload {nbytes}")
+        np.frombuffer(out, np.uint8, nbytes)[:] = x.numpy().view(np.uint8)
+        return nbytes
 
     @staticmethod
     def check(payload: Payload, numel: int) -> None:
@@ -75,8 +83,11 @@ class Float16:
     sparse: ClassVar[bool] = False
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return encode_anew(self, x, seed=seed)
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
         del seed  # nothing here is random
-        return finite(_native.half_encode(_native.Half.FLOAT16, x), self.name)
+        return finite(_native.half_encode(_native.Half.FLOAT16, x, out), self.name)
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:
@@ -104,8 +115,11 @@ class BFloat16:
     sparse: ClassVar[bool] = False
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return encode_anew(self, x, seed=seed)
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
         del seed  # nothing here is random
-        return finite(_native.half_encode(_native.Half.BFLOAT16, x), self.name)
+        return finite(_native.half_encode(_native.Half.BFLOAT16, x, out), self.name)
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:

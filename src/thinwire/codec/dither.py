@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import Payload, accepted, finite
 from thinwire.errors import ConfigError
 from thinwire.settings import check_choice
@@ -61,8 +62,11 @@ class Dither:
         return _native.Norm.MAX if self.norm == "max" else _native.Norm.L2
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
-        payload = _native.dither_encode(x, self.bits, self._native_levels, self._native_norm, seed)
-        return finite(payload, self.name)
+        return encode_anew(self, x, seed=seed)
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
+        levels, norm = self._native_levels, self._native_norm
+        return finite(_native.dither_encode(x, self.bits, levels, norm, seed, out), self.name)
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import Payload
 from thinwire.errors import CorruptPayloadError, NonFiniteError
 from thinwire.settings import check_ratio
@@ -41,13 +42,21 @@ class RandomK:
         check_ratio(self.ratio, owner="RandomK")
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return encode_anew(self, x, seed=seed)
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
         count = math.ceil(self.ratio * x.numel())
         values = x[_indices(seed, x.numel(), count)]
         if not _native.all_finite(values):
             raise NonFiniteError(
                 "randomk: a chosen element is inf or nan; only float32 can carry it"
             )
-        return bytearray(_HEADER.pack(seed, count)) + values.numpy().tobytes()
+        nbytes = self.max_nbytes(x.numel())
+        if len(out) < nbytes:
+            raise ValueError(f"randomk: out has {len(out)} bytes, the payload {nbytes}")
+        _HEADER.pack_into(out, 0, seed, count)
+        out[_HEADER.size : nbytes] = values.numpy().view(np.uint8).data
+        return nbytes
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:

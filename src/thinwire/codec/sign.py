@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import MAX_NUMEL, Payload, accepted, finite
 from thinwire.errors import ConfigError
 from thinwire.settings import check_choice
@@ -59,8 +60,12 @@ class OneBit:
         return self.block or 0
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return encode_anew(self, x, seed=seed)
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
         del seed  # nothing here is random
-        return finite(_native.onebit_encode(x, self.native_scale, self.native_block), self.name)
+        scale, block = self.native_scale, self.native_block
+        return finite(_native.onebit_encode(x, scale, block, out), self.name)
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import Payload, accepted, finite
 
 
@@ -35,8 +36,11 @@ class Nonzero:
     unbiased: ClassVar[bool] = True
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return encode_anew(self, x, seed=seed)
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
         del seed  # nothing here is random
-        return finite(_native.nonzero_encode(x), self.name)
+        return finite(_native.nonzero_encode(x, out), self.name)
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import Payload, accepted, finite
 from thinwire.settings import check_choice, check_ratio
 
@@ -61,9 +62,12 @@ class TopK:
         return math.ceil(self.ratio * numel)
 
     def encode(self, x: Tensor, *, seed: int) -> bytearray:
+        return encode_anew(self, x, seed=seed)
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
         del seed  # the sample decides how fast, never what
-        k = self.kept(x.numel())
-        return finite(_native.topk_encode(x, k, self.native_select, self.native_values), self.name)
+        k, select, values = self.kept(x.numel()), self.native_select, self.native_values
+        return finite(_native.topk_encode(x, k, select, values, out), self.name)
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:

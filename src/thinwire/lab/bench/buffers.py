@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.dense import bytes_of
+from thinwire.codec.sparse import Nonzero
 
 MOMENTUM = 0.9
 RATIO = 0.001
@@ -32,6 +34,7 @@ class Buffers:
     topk_residual: Tensor
     dgc_velocity: Tensor
     dgc_residual: Tensor
+    room: memoryview  # for payloads: every encoder writes to its front
 
     @property
     def numel(self) -> int:
@@ -51,6 +54,7 @@ def make_buffers(numel: int) -> Buffers:
         topk_residual=_steady_residual(gradient, per_step=1.0),
         dgc_velocity=_zeros(numel).add_(gradient, alpha=1 / (1 - MOMENTUM)),
         dgc_residual=_steady_residual(gradient, per_step=1 / (1 - MOMENTUM)),
+        room=bytes_of(_zeros(-(-Nonzero().max_nbytes(numel) // 4))),
     )
 
 

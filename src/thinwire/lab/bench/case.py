@@ -14,8 +14,8 @@ class Case:
 
     ``plain`` and ``tuned`` do the same work with torch (see ``torch_ops``). A case that runs on
     several ``threads`` names the case that does it on one in ``one_thread``. Work that returns a
-    payload, which is a bytearray, has its bits counted; where the payload is sparse and
-    ``value_nbytes`` says how long a value is, those of the indices too.
+    payload, which is a bytearray or a memoryview, has its bits counted; where the payload is sparse
+    and ``value_nbytes`` says how long a value is, those of the indices too.
     """
 
     name: str

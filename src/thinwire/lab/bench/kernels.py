@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -56,8 +56,9 @@ def _copy_by_two(b: Buffers, helper: ThreadPoolExecutor) -> None:
 
 def _onebit(b: Buffers) -> Iterator[Case]:
     scales, sum_scales = torch.zeros(1), torch.zeros(1)
-    payload = _encoded(_native.onebit_encode(b.gradient, _L1, 0))
-    step = partial(_native.onebit_step, b.gradient, b.wanted, scales, _L1, 0, 1.0, 1.0)
+    encode = _encoder(b, _native.onebit_encode, b.gradient, _L1, 0)
+    step = _encoder(b, _native.onebit_step, b.gradient, b.wanted, scales, _L1, 0, 1.0, 1.0)
+    payload = bytes(encode())
     pair = [payload, payload]
     yield Case(
         "1-bit step",
@@ -66,19 +67,27 @@ def _onebit(b: Buffers) -> Iterator[Case]:
         tuned=partial(torch_ops.tuned_onebit_step, b.gradient, b.sign_residual, b.scratch),
     )
     yield Case("1-bit step, 2 threads", step, threads=2, one_thread="1-bit step")
-    yield Case("1-bit encode", partial(_native.onebit_encode, b.gradient, _L1, 0))
+    yield Case("1-bit encode", encode)
     yield Case("1-bit decode", partial(_native.onebit_decode, payload, b.out))
     yield from _adds("1-bit", partial(_native.onebit_add, payload, b.out, 0.5))
     yield Case(
         "1-bit server, sum of 2",
-        partial(_native.onebit_sum_step, pair, 0.5, b.wanted_sum, sum_scales, _L1, 0, 1.0),
+        _encoder(b, _native.onebit_sum_step, pair, 0.5, b.wanted_sum, sum_scales, _L1, 0, 1.0),
     )
 
 
-def _encoded(payload: bytearray | None) -> bytearray:
-    if payload is None:
-        raise AssertionError("the benchmark's own gradient is not finite")
-    return payload
+def _encoder(
+    b: Buffers, encode: Callable[..., int | None], *arguments: object
+) -> Callable[[], memoryview]:
+    """Work that encodes into ``b.room``, and returns a view of the payload there."""
+
+    def work() -> memoryview:
+        nbytes = encode(*arguments, b.room)
+        if nbytes is None:
+            raise AssertionError("the benchmark's own gradient is not finite")
+        return b.room[:nbytes]
+
+    return work
 
 
 def _adds(name: str, add: Work) -> Iterator[Case]:
@@ -94,23 +103,25 @@ def _topk(b: Buffers) -> Iterator[Case]:
         k = TopK(ratio).kept(b.numel)
         yield Case(
             name,
-            partial(_native.topk_encode, x, k, sampled, _F32),
+            _encoder(b, _native.topk_encode, x, k, sampled, _F32),
             plain=partial(torch_ops.plain_topk, x, k),
             tuned=partial(torch_ops.tuned_topk, x, k, b.scratch),
             value_nbytes=4,
         )
     k = TopK(RATIO).kept(b.numel)
-    yield Case("top-k 0.1 %, radix", partial(_native.topk_encode, x, k, _native.Select.RADIX, _F32))
+    radix = _native.Select.RADIX
+    yield Case("top-k 0.1 %, radix", _encoder(b, _native.topk_encode, x, k, radix, _F32))
     for values in (_native.Values.FLOAT16, _native.Values.INT8):
         name = f"top-k 0.1 %, {values.name.lower()}"
-        yield Case(name, partial(_native.topk_encode, x, k, sampled, values))
+        yield Case(name, _encoder(b, _native.topk_encode, x, k, sampled, values))
 
 
 def _sparse(b: Buffers) -> Iterator[Case]:
     k = TopK(RATIO).kept(b.numel)
-    payload = _encoded(_native.topk_encode(b.gradient, k, _native.Select.SAMPLED, _F32))
+    sampled = _native.Select.SAMPLED
+    payload = bytes(_encoder(b, _native.topk_encode, b.gradient, k, sampled, _F32)())
     yield Case("top-k 0.1 % add", partial(_native.sparse_add, payload, b.out, 0.5))
-    yield Case("non-zero, of 1 %", partial(_native.nonzero_encode, b.sparse))
+    yield Case("non-zero, of 1 %", _encoder(b, _native.nonzero_encode, b.sparse))
     yield Case("random-k 0.1 %", partial(RandomK(RATIO).encode, b.gradient, seed=7))
 
 
@@ -120,11 +131,11 @@ def _steps(b: Buffers) -> Iterator[Case]:
     dgc = (b.gradient, b.dgc_velocity, b.dgc_residual, k)
     yield Case(
         "top-k step",
-        partial(_native.residual_topk, *residual, sampled, _F32, 1.0, 1.0),
+        _encoder(b, _native.residual_topk, *residual, sampled, _F32, 1.0, 1.0),
         plain=partial(torch_ops.plain_residual_topk, *residual),
         tuned=partial(torch_ops.tuned_residual_topk, *residual, b.scratch),
     )
-    step = partial(_native.dgc_topk, *dgc, sampled, _F32, 1.0, 1.0, MOMENTUM, False, True)
+    step = _encoder(b, _native.dgc_topk, *dgc, sampled, _F32, 1.0, 1.0, MOMENTUM, False, True)
     yield Case(
         "DGC step",
         step,
@@ -138,17 +149,17 @@ def _dither(b: Buffers) -> Iterator[Case]:
     linear, natural = _native.Levels.LINEAR, _native.Levels.NATURAL
     largest, euclid = _native.Norm.MAX, _native.Norm.L2
     for bits in (2, 4, 8):
-        encode = partial(_native.dither_encode, b.gradient, bits, linear, largest, 7)
+        encode = _encoder(b, _native.dither_encode, b.gradient, bits, linear, largest, 7)
         yield Case(
             f"dither {bits} bit",
             encode,
             plain=partial(torch_ops.plain_dither, b.gradient, bits),
             tuned=partial(torch_ops.tuned_dither, b.gradient, bits, b.scratch),
         )
-        payload = _encoded(encode())
+        payload = bytes(encode())
         yield Case(f"dither {bits} bit add", partial(_native.dither_add, payload, b.out, 0.5))
     for name, levels, norm in (("natural", natural, largest), ("l2 norm", linear, euclid)):
-        work = partial(_native.dither_encode, b.gradient, 4, levels, norm, 7)
+        work = _encoder(b, _native.dither_encode, b.gradient, 4, levels, norm, 7)
         yield Case(f"dither 4 bit, {name}", work)
 
 
@@ -161,10 +172,11 @@ def _halves(b: Buffers) -> Iterator[Case]:
 
 
 def _half(b: Buffers, kind: _native.Half, kept: Tensor) -> Iterator[Case]:
-    name, payload = kind.name.lower(), _encoded(_native.half_encode(kind, b.gradient))
+    name, encode = kind.name.lower(), _encoder(b, _native.half_encode, kind, b.gradient)
+    payload = bytes(encode())
     yield Case(
         f"{name} encode",
-        partial(_native.half_encode, kind, b.gradient),
+        encode,
         plain=lambda: b.gradient.to(kept.dtype),
         tuned=lambda: kept.copy_(b.gradient),
     )

@@ -136,7 +136,7 @@ def _make_row(numel: int, measured: Measured, ours: dict[str, Samples]) -> Row:
     )
 
 
-def _index_bits(payload: bytearray | None, value_nbytes: int | None) -> Ratio | None:
+def _index_bits(payload: bytes | None, value_nbytes: int | None) -> Ratio | None:
     if payload is None or value_nbytes is None:
         return None
     entries = int.from_bytes(payload[:4], "little")

@@ -52,7 +52,7 @@ class Measured:
 
     case: Case
     samples: dict[str, Samples]
-    payload: bytearray | None
+    payload: bytes | None
 
 
 def measure(cases: Sequence[Case], *, rounds: int, ends: float, watch: Watcher) -> list[Measured]:
@@ -76,13 +76,14 @@ def measure(cases: Sequence[Case], *, rounds: int, ends: float, watch: Watcher) 
     ]
 
 
-def _warm_up(cases: Sequence[Case], watch: Watcher) -> list[bytearray | None]:
-    payloads = []
+def _warm_up(cases: Sequence[Case], watch: Watcher) -> list[bytes | None]:
+    payloads: list[bytes | None] = []
     for case in cases:
         watch(0, case.name)
         _native.set_threads(case.threads)
         result = {variant: work() for variant, work in case.variants().items()}["ours"]
-        payloads.append(result if isinstance(result, bytearray) else None)
+        # A copy: all cases write into the same memory.
+        payloads.append(bytes(result) if isinstance(result, bytearray | memoryview) else None)
     return payloads
 
 
