@@ -9,6 +9,7 @@ from thinwire.compressor import Encoded, add_up
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.wire.messages import Push
+from thinwire.worker.buffers import Buffers, slab
 from thinwire.worker.exchange import Transit, Unit
 from thinwire.worker.link import Link
 from thinwire.worker.parcel import Post
@@ -37,6 +38,7 @@ class AllGather:
         self._post = Post(links[0], pieces)
         self._keeps_state = recipe.keeps_state
         self._pieces = pieces
+        self._payloads = Buffers()
         self.tally = Tally()
         rank, workers = links[0].rank, links[0].size
         self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
@@ -46,7 +48,8 @@ class AllGather:
         transit, peers, pieces = Transit(unit), self._post.link.peers, unit.pieces
         most = self.worker.most_nbytes(pieces, unit.round.step)
         transit.pushes = {rank: self._post.expect(rank, pieces, most) for rank in peers}
-        transit.own = self.worker.push(pieces, unit.flat, unit.round)
+        transit.payloads = [self._payloads.take(most)]
+        transit.own = self.worker.push(pieces, unit.flat, unit.round, slab(*transit.payloads))
         self.tally.push(pieces, transit.own)
         transit.sent_pushes = self._post.send(peers, Push, pieces, transit.own, unit.round)
         return transit
@@ -64,6 +67,7 @@ class AllGather:
             add_up(column, 1 / self._post.link.size, mean)
             finite = finite and (not self._keeps_state or _native.all_finite(mean))
         self._post.give_back(transit.pushes.values())
+        self._payloads.give(*transit.payloads)
         return finite
 
     def undo(self, step: int) -> None:

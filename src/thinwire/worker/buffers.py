@@ -1,9 +1,11 @@
-"""Memory for messages, allocated once and used again."""
+"""Memory for messages and payloads, allocated once and used again."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from thinwire.codec.arena import Slab
 
 
 class Buffers:
@@ -24,3 +26,8 @@ class Buffers:
         """Give buffers back, for others to overwrite."""
         for buffer in buffers:
             self._free[buffer.numel()].append(buffer)
+
+
+def slab(buffer: Tensor) -> Slab:
+    """Payloads in a buffer, until it is given back."""
+    return Slab(buffer.numpy().data)

@@ -52,6 +52,8 @@ class Transit:
     updates: dict[int, Parcel] = field(default_factory=dict)
     sent_pushes: list[Pending] = field(default_factory=list)
     sent_updates: list[Pending] = field(default_factory=list)
+    payloads: list[Tensor] = field(default_factory=list)
+    """Buffers that own payloads are in, until all is sent and decoded."""
 
 
 class Exchange(Protocol):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thinwire.codec.arena import Slab
 from thinwire.compressor import Encoded
 from thinwire.gradient.pieces import Piece
 from thinwire.gradient.placement import place
 from thinwire.recipe import Recipe
 from thinwire.wire.messages import Push, Update
+from thinwire.worker.buffers import Buffers, slab
 from thinwire.worker.exchange import Transit, Unit
 from thinwire.worker.link import Link
 from thinwire.worker.parcel import Post
@@ -36,6 +38,7 @@ class Sharded:
         self._rank, self._size = links[0].rank, links[0].size
         self._keeps_state = recipe.keeps_state
         self._pieces = pieces
+        self._payloads = Buffers()
         self._owners = dict(zip(pieces, place(pieces, owners=self._size), strict=True))
         self.tally = Tally()
         self.worker = WorkerSide(recipe, rank=self._rank, workers=self._size, seed=seed)
@@ -48,11 +51,12 @@ class Sharded:
         if own:
             most = self.worker.most_nbytes(own, unit.round.step)
             transit.pushes = {r: post.expect(r, own, most) for r in post.link.peers}
+        arena = self._arena(transit, self.worker.most_nbytes(unit.pieces, unit.round.step))
         for rank in post.link.peers:
             if share := self._share(unit, rank):
-                encoded = self._encode(share, unit)
+                encoded = self._encode(share, unit, arena)
                 transit.sent_pushes += post.send([rank], Push, share, encoded, unit.round)
-        transit.own = self._encode(own, unit)
+        transit.own = self._encode(own, unit, arena)
         return transit
 
     def answer(self, transit: Transit) -> None:
@@ -63,8 +67,9 @@ class Sharded:
                 transit.updates[rank] = post.expect(rank, share, most)
         if own := self._share(unit, self._rank):
             pushes = self._hear(transit)
+            arena = self._arena(transit, self.server.most_nbytes(own, unit.round.step))
             # This rank's own gradient is encoded, so its place is free for the sum.
-            transit.own = self.server.answer(own, pushes, unit.round, room=unit.flat)
+            transit.own = self.server.answer(own, pushes, unit.round, unit.flat, arena)
             self._pushes.give_back(transit.pushes.values())
             transit.sent_updates = post.send(post.link.peers, Update, own, transit.own, unit.round)
 
@@ -84,6 +89,7 @@ class Sharded:
         self._pushes.link.finish(transit.sent_pushes, what=unit.what)
         post.link.finish(transit.sent_updates, what=unit.what)
         post.give_back(transit.updates.values())
+        self._payloads.give(*transit.payloads)
         return finite
 
     def undo(self, step: int) -> None:
@@ -119,8 +125,13 @@ class Sharded:
     def _share(self, unit: Unit, rank: int) -> list[Piece]:
         return [piece for piece in unit.pieces if self._owners[piece] == rank]
 
-    def _encode(self, share: Sequence[Piece], unit: Unit) -> list[Encoded]:
-        encoded = self.worker.push(share, unit.flat, unit.round)
+    def _arena(self, transit: Transit, most_nbytes: int) -> Slab:
+        """Memory for payloads, which ``receive`` gives back: they are sent, and read here."""
+        transit.payloads.append(self._payloads.take(most_nbytes))
+        return slab(transit.payloads[-1])
+
+    def _encode(self, share: Sequence[Piece], unit: Unit, arena: Slab) -> list[Encoded]:
+        encoded = self.worker.push(share, unit.flat, unit.round, arena)
         self.tally.push(share, encoded)
         return encoded
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from thinwire import _native
 from thinwire.codec import registry
+from thinwire.codec.arena import HEAP, Arena
 from thinwire.codec.dense import Float32
 from thinwire.compressor import Compressor, Encoded
 from thinwire.errors import RemoteProtocolError
@@ -50,9 +51,13 @@ class WorkerSide:
         )
 
     def push(
-        self, pieces: Sequence[Piece], flat: Mapping[str, Tensor], round_: Round
+        self,
+        pieces: Sequence[Piece],
+        flat: Mapping[str, Tensor],
+        round_: Round,
+        arena: Arena = HEAP,
     ) -> list[Encoded]:
-        """Payloads may be views of ``flat``."""
+        """Payloads may be views of ``flat``; the others are written into ``arena``."""
         return [
             self.compressor.compress_piece(
                 piece,
@@ -61,6 +66,7 @@ class WorkerSide:
                 gradient_norm=round_.gradient_norm,
                 learning_rate=round_.learning_rate,
                 view=True,
+                arena=arena,
             )
             for piece in pieces
         ]
@@ -87,10 +93,12 @@ class ServerSide:
         pushes: Sequence[Sequence[Encoded]],
         round_: Round,
         room: Mapping[str, Tensor] | None = None,
+        arena: Arena = HEAP,
     ) -> list[Encoded]:
         """``pushes`` are those of each worker, in the order of their ranks.
 
         ``room`` is memory by parameter name, not needed any more, that payloads may be views of.
+        The others are written into ``arena``.
         """
         return [
             self.compressor.compress_sum(
@@ -100,6 +108,7 @@ class ServerSide:
                 step=round_.step,
                 learning_rate=round_.learning_rate,
                 room=None if room is None else slice_of(room, piece),
+                arena=arena,
             )
             for piece, *column in zip(pieces, *pushes, strict=True)
         ]
