@@ -20,7 +20,7 @@ constexpr bool kKeeps = !__has_feature(address_sanitizer);
 constexpr bool kKeeps = true;
 #endif
 
-constexpr size_t kLeastKept = size_t{1} << 16;  // malloc has smaller ones at hand
+constexpr size_t kLeastKept = size_t{1} << 12;  // malloc has smaller ones at hand
 constexpr size_t kMostKept = size_t{1} << 25;   // larger ones are not for pieces of gradients, and would stay for nothing
 
 // The power of two that holds nbytes.

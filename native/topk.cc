@@ -34,17 +34,16 @@ constexpr size_t kSamples = 32768;
 
 // Magnitudes of a sample of n elements: whole cache lines, one at a random place of each of equally many stretches.
 template <class Value>
-std::vector<uint32_t> sample(size_t n, uint64_t seed, Value value) {
-  std::vector<uint32_t> magnitudes;
+Scratch<uint32_t> sample(size_t n, uint64_t seed, Value value) {
   if (n <= kAll) {
-    magnitudes.resize(n);
+    Scratch<uint32_t> magnitudes(n);
     for (size_t i = 0; i < n; ++i) magnitudes[i] = magnitude_bits(value(i));
     return magnitudes;
   }
   const size_t lines = n / kLine;
   const size_t groups = std::clamp(n / 64, kAll / 2, kSamples) / kLine;
   const size_t stretch = lines / groups;
-  magnitudes.resize(groups * kLine);
+  Scratch<uint32_t> magnitudes(groups * kLine);
   for (size_t g = 0; g < groups; ++g) {
     const size_t begin = (g * stretch + mix64(seed + g) % stretch) * kLine;
     for (size_t j = 0; j < kLine; ++j) magnitudes[g * kLine + j] = magnitude_bits(value(begin + j));
@@ -55,7 +54,7 @@ std::vector<uint32_t> sample(size_t n, uint64_t seed, Value value) {
 // A threshold that at least k of n elements very probably reach, and not many more.
 template <class Value>
 uint32_t likely_threshold(size_t n, size_t k, Value value) {
-  std::vector<uint32_t> magnitudes = sample(n, 0, value);
+  Scratch<uint32_t> magnitudes = sample(n, 0, value);
   if (magnitudes.size() == n) return kth_largest(magnitudes.data(), n, k);
   const double hits = static_cast<double>(k) * static_cast<double>(magnitudes.size()) / static_cast<double>(n);
   const size_t wanted = static_cast<size_t>(hits + 4.0 * std::sqrt(hits)) + 1;
@@ -307,7 +306,7 @@ size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains 
 
 uint32_t sampled_threshold(const float* x, size_t n, double ratio, uint64_t seed) {
   if (n == 0) return 0;
-  std::vector<uint32_t> magnitudes = sample(n, seed, [x](size_t i) { return x[i]; });
+  Scratch<uint32_t> magnitudes = sample(n, seed, [x](size_t i) { return x[i]; });
   const size_t wanted = static_cast<size_t>(ratio * static_cast<double>(magnitudes.size()));
   return kth_largest(magnitudes.data(), magnitudes.size(), std::clamp<size_t>(wanted, 1, magnitudes.size()));
 }

@@ -71,6 +71,25 @@ void every_shape_of_gaps() {
   round_trip_in_all_codings(list_with_gaps(gaps, 8), 2000000);
 }
 
+// What `Nonzero` and sums of lists count on: they know only n before they write.
+void the_room_of_all_elements_is_enough_for_any_list() {
+  Random random(11);
+  for (const size_t n : {size_t{1}, size_t{7}, size_t{64}, size_t{1000}, size_t{140000}}) {
+    const size_t room = sparse_max_nbytes(n, n, Values::kFloat32);
+    for (const double share : {0.0, 0.001, 0.1, 0.24, 0.26, 0.49, 0.51, 0.9, 0.999, 1.0}) {
+      List list;
+      for (uint32_t i = 0; i < n; ++i) {
+        if (!random.chance(share)) continue;
+        list.index.push_back(i);
+        list.value.push_back(1.0f);
+      }
+      const auto payload = exact<uint8_t>(room);
+      const size_t count = list.index.size();
+      CHECK(sparse_encode(list.index.data(), list.value.data(), count, n, Values::kFloat32, payload.get()) <= room);
+    }
+  }
+}
+
 // Ever wider apart, so that 16-bit gaps with their fillers are the shorter coding.
 void sixteen_bit_gaps_are_chosen_where_they_are_shorter() {
   std::vector<uint32_t> gaps(400, 60000);
@@ -141,6 +160,7 @@ void scattering() {
 Suite sparse_suite() {
   return {"test_sparse",
           {{"every_shape_of_gaps", every_shape_of_gaps},
+           {"the_room_of_all_elements_is_enough_for_any_list", the_room_of_all_elements_is_enough_for_any_list},
            {"sixteen_bit_gaps_are_chosen_where_they_are_shorter", sixteen_bit_gaps_are_chosen_where_they_are_shorter},
            {"extreme_values", extreme_values},
            {"zeros_and_non_finite_values_are_not_encoded", zeros_and_non_finite_values_are_not_encoded},

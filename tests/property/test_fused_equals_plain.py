@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -12,9 +13,11 @@ from torch import Tensor
 
 import thinwire as tw
 from tests.cases import RESIDUAL_CHAINS, gradients, laws, same_bits
+from thinwire import _native
+from thinwire.codec.arena import Slab
 from thinwire.codec.base import Codec
 from thinwire.codec.policy import Policy
-from thinwire.feedback.base import Feedback
+from thinwire.feedback.base import Feedback, State
 from thinwire.fused import find_fusion
 from thinwire.testing.tensors import make
 
@@ -36,19 +39,40 @@ SERVER_FEEDBACKS = (tw.Residual(), tw.Residual(rescale=True))
 
 
 class Twins:
-    """Two compressors with the same settings, one fused, one plain, that must never differ."""
+    """Compressors with the same settings that must never differ.
+
+    One is plain, one fused, and both again with memory of ours for their payloads.
+    """
 
     def __init__(self, chooser: Codec | Policy, feedback: Feedback) -> None:
-        self.fused = tw.Compressor(chooser, feedback, seed=3, rank=1, workers=4, fuse=True)
-        self.plain = tw.Compressor(chooser, feedback, seed=3, rank=1, workers=4, fuse=False)
+        self.plain, self.fused, *self.writing = (
+            tw.Compressor(chooser, feedback, seed=3, rank=1, workers=4, fuse=fuse)
+            for fuse in (False, True, False, True)
+        )
+
+    def load_state_dict(self, state: dict[str, State]) -> None:
+        for twin in (self.plain, self.fused, *self.writing):
+            twin.load_state_dict(state)
 
     def step(self, gradient: Tensor, *, step: int, learning_rate: float = 0.1) -> tw.Encoded:
         fused, plain = (
             twin.compress_all({"w": gradient}, step=step, learning_rate=learning_rate)["w"]
             for twin in (self.fused, self.plain)
         )
-        assert fused.wire_id == plain.wire_id
-        assert bytes(fused.payload) == bytes(plain.payload)
+        check_equal(fused, plain)
+        piece = tw.Piece.whole(tw.Key("w", tuple(gradient.shape)))
+        norm = math.sqrt(_native.sum_squares(gradient))
+        for twin in self.writing:
+            with Margins(twin.max_nbytes(piece, step=step), step=step) as arena:
+                written = twin.compress_piece(
+                    piece,
+                    gradient,
+                    step=step,
+                    gradient_norm=norm,
+                    learning_rate=learning_rate,
+                    arena=arena,
+                )
+                check_equal(written, plain)
         return fused
 
     def sum(self, piece: tw.Piece, pushes: Sequence[tw.Encoded], *, step: int, rate: float) -> None:
@@ -57,16 +81,44 @@ class Twins:
             twin.compress_sum(piece, pushes, weight=weight, step=step, learning_rate=rate)
             for twin in (self.fused, self.plain)
         )
-        assert fused.wire_id == plain.wire_id
-        assert bytes(fused.payload) == bytes(plain.payload)
+        check_equal(fused, plain)
+        for twin in self.writing:
+            with Margins(twin.max_nbytes(piece, step=step), step=step) as arena:
+                written = twin.compress_sum(
+                    piece, pushes, weight=weight, step=step, learning_rate=rate, arena=arena
+                )
+                check_equal(written, plain)
 
     def check_states(self) -> None:
-        fused, plain = self.fused.state_dict(), self.plain.state_dict()
-        assert fused.keys() == plain.keys()
-        for name, state in fused.items():
-            assert state.keys() == plain[name].keys()
-            for key, buffer in state.items():
-                assert same_bits(buffer, plain[name][key]), (name, key)
+        plain = self.plain.state_dict()
+        for twin in (self.fused, *self.writing):
+            found = twin.state_dict()
+            assert found.keys() == plain.keys()
+            for name, state in found.items():
+                assert state.keys() == plain[name].keys()
+                for key, buffer in state.items():
+                    assert same_bits(buffer, plain[name][key]), (name, key)
+
+
+def check_equal(found: tw.Encoded, expected: tw.Encoded) -> None:
+    assert found.wire_id == expected.wire_id
+    assert bytes(found.payload) == bytes(expected.payload)
+
+
+class Margins(Slab):
+    """Memory for one payload, at any alignment, as much as it may need or more; nothing beside."""
+
+    def __init__(self, most_nbytes: int, *, step: int) -> None:
+        self._start = 23 * (step + most_nbytes) % 64
+        self._stop = self._start + most_nbytes + (0, 1, 0, 1000)[step % 4]
+        self._memory = bytearray(b"?" * (self._stop + 64))
+        super().__init__(memoryview(self._memory)[self._start : self._stop])
+
+    def __enter__(self) -> Slab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert set(self._memory[: self._start] + self._memory[self._stop :]) == {ord("?")}
 
 
 def test_every_pair_that_should_be_fused_is() -> None:
@@ -205,8 +257,7 @@ def test_saving_and_loading_in_the_middle_changes_nothing(
         if step == 3:
             saved = twins.fused.state_dict()
             twins = Twins(codec, tw.Residual())
-            twins.fused.load_state_dict(saved)
-            twins.plain.load_state_dict(saved)
+            twins.load_state_dict(saved)
         sent, expected = twins.step(gradient, step=step), undisturbed.step(gradient, step=step)
         assert sent.payload == expected.payload
     twins.check_states()

@@ -168,6 +168,34 @@ class AddsBeforeItLooks(Good):
         Methods.decode(payload, decoded)
 
 
+class WritesSomethingElse(Good):
+    """Payload: as Good, unless it is written."""
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
+        out[: 4 * x.numel()] = bytes(4 * x.numel())
+        return 4 * x.numel()
+
+
+class WritesBeyondItsRoom(Good):
+    """Payload: as Good; what is beside it is spoilt."""
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
+        out[: 4 * x.numel()] = x.numpy().tobytes()
+        owner = out.obj
+        if isinstance(owner, bytearray) and owner:
+            owner[-1] = 0
+        return 4 * x.numel()
+
+
+class WritesIntoTooLittle(Good):
+    """Payload: as Good, cut to the room that there is."""
+
+    def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
+        payload = x.numpy().tobytes()[: len(out)]
+        out[: len(payload)] = payload
+        return len(payload)
+
+
 @dataclass(unsafe_hash=True)
 class CanBeChanged(Methods):
     """Payload: as Good."""
@@ -222,6 +250,9 @@ BROKEN: list[tuple[Codec, str]] = [
     (AcceptsMore(), "bytes too many"),
     (RaisesWhateverHappens(), "expected CorruptPayloadError"),
     (HidesInfinity(), "encoded as finite numbers"),
+    (WritesSomethingElse(), "encode_into is not encode"),
+    (WritesBeyondItsRoom(), "encode_into wrote outside of what it was given"),
+    (WritesIntoTooLittle(), "encode_into took less room than max_nbytes"),
     (AddsWithoutItsWeight(), "add is not decode, multiply"),
     (AddsBeforeItLooks(), "add refused a payload but changed"),
     (CanBeChanged(), "its fields can be changed"),

@@ -40,7 +40,10 @@ class Feedback(Protocol):
         """Return what we want to send. The caller reads it and must not change it."""
 
     def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
-        """Learn what was really sent. If ``sparse``, its zeros were left out, not sent."""
+        """Learn what was really sent. If ``sparse``, its zeros were left out, not sent.
+
+        ``sent`` is memory that the caller uses again.
+        """
 
 
 @dataclass(frozen=True, slots=True)

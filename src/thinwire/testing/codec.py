@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from thinwire.codec.base import PRIVATE_WIRE_IDS, Adding, Codec, Payload
+from thinwire.codec.base import PRIVATE_WIRE_IDS, Adding, Codec, Payload, Writing
 from thinwire.codec.registry import codecs
 from thinwire.errors import CorruptPayloadError, NonFiniteError
 from thinwire.testing.tensors import KINDS, SIZES, make
@@ -152,6 +152,23 @@ def nothing_finite_stands_for_an_inf(codec: Codec, x: Tensor) -> None:
         require(not out.isfinite().any(), f"a tensor of {poison} was encoded as finite numbers")
 
 
+def writing_is_encoding(codec: Codec, x: Tensor) -> None:
+    if not isinstance(codec, Writing):
+        return
+    expected, most = codec.encode(x, seed=7), codec.max_nbytes(x.numel())
+    for margin in (0, 1, 7):  # any alignment
+        memory = bytearray(b"?" * (most + 2 * margin))
+        nbytes = codec.encode_into(x, memoryview(memory)[margin : margin + most], seed=7)
+        require(memory[margin : margin + nbytes] == expected, "encode_into is not encode")
+        beside = memory[:margin] + memory[margin + most :]
+        require(set(beside) <= {ord("?")}, "encode_into wrote outside of what it was given")
+    try:
+        codec.encode_into(x, memoryview(bytearray(most))[: most - 1], seed=7)
+    except ValueError:
+        return
+    require(most == 0, "encode_into took less room than max_nbytes")
+
+
 def adding_is_decoding_and_adding(codec: Codec, x: Tensor) -> None:
     if not isinstance(codec, Adding):
         return
@@ -180,6 +197,7 @@ LAWS = (
     extension_is_refused,
     garbage_is_refused_or_a_tensor,
     nothing_finite_stands_for_an_inf,
+    writing_is_encoding,
     adding_is_decoding_and_adding,
 )
 """What ``check_codec`` asks of a codec for every tensor."""
