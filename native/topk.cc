@@ -18,7 +18,7 @@ constexpr uint32_t kNothing = 0x7fffffffu;  // a threshold that no finite number
 
 // The k-th largest of a, 1 <= k <= n, which may reorder a. A histogram first, so that selection works on a few.
 uint32_t kth_largest(uint32_t* a, size_t n, size_t k) {
-  std::vector<uint32_t> bins(kTopBins);
+  uint32_t bins[kTopBins] = {};
   for (size_t i = 0; i < n; ++i) ++bins[a[i] >> kTopShift];
   size_t bin = kTopBins - 1;
   for (; bins[bin] < k; --bin) k -= bins[bin];
