@@ -5,6 +5,7 @@ They are forked from one process that has imported everything, so that starting 
 
 from __future__ import annotations
 
+import io
 import logging
 import multiprocessing
 import os
@@ -102,7 +103,7 @@ class Process(AbstractContextManager["Process"]):
         if not self._pipe.poll(PATIENCE_SECONDS):
             raise AssertionError("a worker hangs")
         try:
-            fine, result = self._pipe.recv()
+            fine, result = torch.load(io.BytesIO(self._pipe.recv_bytes()), weights_only=False)
         except EOFError:
             raise AssertionError("a worker died") from None
         if not fine:
@@ -127,9 +128,13 @@ def _run(pipe: Connection, task: Callable[..., Any], arguments: tuple[Any, ...])
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        pipe.send((True, task(*arguments)))
+        answer = True, task(*arguments)
     except BaseException:
-        pipe.send((False, traceback.format_exc()))
+        answer = False, traceback.format_exc()
+    # As bytes: a pipe would send tensors as names of files, which end with this process.
+    data = io.BytesIO()
+    torch.save(answer, data)
+    pipe.send_bytes(data.getvalue())
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
