@@ -15,6 +15,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -88,6 +89,15 @@ class Proxy:
         for end in ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)  # wakes the threads, which close it
+
+    def wait_for_traffic(self, nbytes: int = 30_000, *, deadline_seconds: float = 60.0) -> None:
+        """Until so many bytes more have gone to workers: what is disturbed must be at work."""
+        until = time.monotonic() + deadline_seconds
+        enough = self.to_worker.passed_nbytes + nbytes
+        while self.to_worker.passed_nbytes < enough:
+            if time.monotonic() > until:
+                raise AssertionError(f"no traffic at {self.address}")
+            time.sleep(0.005)
 
     def close(self) -> None:
         self._changed.set()

@@ -16,7 +16,7 @@ import pytest
 import thinwire as tw
 from tests.faults.proxy import Lane, Proxy
 from tests.faults.test_server_faults import RECIPES, WORKERS, start_servers, start_workers
-from tests.server.processes import ServerProcess, wait_until
+from tests.server.processes import ServerProcess
 from tests.server.servers import RunningServer, loss_of, network, plain_sgd, virtual, weights
 from thinwire.server.rules import Rules
 from thinwire.transport import zeromq
@@ -32,12 +32,6 @@ def through_proxies(stack: ExitStack, servers: Sequence[ServerProcess]) -> list[
         host, _, port = server.address.removeprefix("tcp://").rpartition(":")
         proxies.append(stack.enter_context(Proxy(host, int(port))))
     return proxies
-
-
-def wait_for_traffic(proxy: Proxy) -> None:
-    """Training goes on, through this proxy."""
-    enough = proxy.to_worker.passed_nbytes + 30_000
-    wait_until(lambda: proxy.to_worker.passed_nbytes > enough, "traffic")
 
 
 def reset(proxy: Proxy, lane: Lane, place: int) -> None:
@@ -79,7 +73,7 @@ def test_what_a_network_does_to_connections_changes_no_bit(
         workers = start_workers(stack, [p.address for p in proxies], recipe, steps)
         for _ in range(DISTURBANCES):
             proxy = chance.choice(proxies)
-            wait_for_traffic(proxy)
+            proxy.wait_for_traffic()
             lane = chance.choice([proxy.to_server, proxy.to_worker])
             disturb(proxy, lane, chance.randrange(20_000))
         results = [worker.result() for worker in workers]

@@ -27,6 +27,9 @@ from thinwire.server.rules import Rules
 from thinwire.wire.body import Entry
 from thinwire.wire.messages import Push, Update
 
+MOST_SKIPPED = 256
+"""How many steps back it is known which were counted: far more than are ever on their way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -59,10 +62,23 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The newest push of a worker that was counted: its step, and the version it was made on."""
+    """The newest push of a worker that was counted: its step, and the version it was made on.
+
+    ``skipped`` are steps before it that were not. A worker may not have heard that one of them was
+    refused, and sends it again: it must not be told that it was counted.
+    """
 
     step: int
     version: int
+    skipped: tuple[int, ...] = ()
+
+    @classmethod
+    def after(cls, before: Mark | None, step: int, version: int) -> Mark:
+        """The mark of a push that is counted."""
+        oldest = step - MOST_SKIPPED
+        last, skipped = (-1, ()) if before is None else (before.step, before.skipped)
+        kept = (one for one in skipped if one >= oldest)
+        return cls(step, version, (*kept, *range(max(last + 1, oldest), step)))
 
 
 class Aggregate:
@@ -105,7 +121,7 @@ class Aggregate:
         for entry in push.entries:
             self._check(worker, entry, push.version)
             mark = self.marks.get((worker, entry.piece))
-            if mark is not None and step <= mark.step:
+            if mark is not None and step <= mark.step and step not in mark.skipped:
                 repeated.append(entry.piece)
             elif self._is_stale(entry.piece, push.version, mark):
                 stale.append(entry.piece)
@@ -125,7 +141,8 @@ class Aggregate:
         for entry in push.entries:
             if entry.piece in accepted:
                 self.open[entry.piece].append(Contribution.of(worker, step, push, entry))
-                self.marks[worker, entry.piece] = Mark(step, push.version)
+                before = self.marks.get((worker, entry.piece))
+                self.marks[worker, entry.piece] = Mark.after(before, step, push.version)
         return self._close_ready(entry.piece for entry in push.entries)
 
     def steps(self, worker: int) -> int:
@@ -159,7 +176,7 @@ class Aggregate:
         A worker waits for a new version before it computes again, so it pushes once on each. But
         the process that takes the place of a lost one does not know what that one pushed last.
         """
-        again = mark is not None and version <= mark.version
+        again = mark is not None and version <= mark.version  # true for all that were skipped
         return again or self.versions[number] - version > self.rules.staleness
 
     def _check(self, worker: int, entry: Entry, version: int) -> None:
@@ -208,7 +225,7 @@ class Aggregate:
             [one.encoded for one in pushes],
             weight=1 / self.rules.workers,
             step=self.versions[number],
-            learning_rate=newest.learning_rate or None,
+            learning_rate=newest.learning_rate,
         )
         self.versions[number] += 1
         return Entry(number, answer.wire_id, answer.numel, memoryview(answer.payload))

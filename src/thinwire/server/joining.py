@@ -1,15 +1,48 @@
-"""Whether a worker may join, and if not, why, in a sentence for whoever started it."""
+"""Whether a worker may join, and if not, why, in a sentence for whoever started it.
+
+A number from a peer must not make this side allocate or compute without bound.
+"""
 
 from __future__ import annotations
 
+from thinwire.errors import RemoteProtocolError
 from thinwire.model import Model
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
 from thinwire.wire.body import shortened
+from thinwire.wire.frame import Frame
 from thinwire.wire.messages import Describe, Join, Reason, Refusal
+from thinwire.wire.session import Session, State
 
 MOST_NUMEL = 1 << 36
-"""Parameters of a model. A number from a peer must not make this side allocate without bound."""
+"""Parameters of a model."""
+
+MOST_SERVERS = 1 << 12
+"""Of a run: pieces are placed among all of them."""
+
+MOST_DESCRIBE_NBYTES = 4 << 20
+"""Of the first description: 65,536 tensors of 64 bytes. A MiB takes a second to read."""
+
+_MORE_DESCRIBE_NBYTES = 16 << 10
+"""Beyond twice the one that is known. So reading another takes hardly longer than reading that."""
+
+
+def check_first_words(session: Session, frame: Frame, known: Frame | None) -> None:
+    """Refuse, unread, what is not worth the time, from somebody who has not joined.
+
+    ``known`` is the description of what is trained. Raises RemoteProtocolError.
+    """
+    if session.state not in (State.NEW, State.DESCRIBED) or frame.epoch != 0:
+        return  # the session knows better what is wrong with that
+    if frame.kind not in (Describe.kind, Join.kind):
+        raise RemoteProtocolError(f"frame of kind {frame.kind} before a Join")
+    most = MOST_DESCRIBE_NBYTES
+    if known is not None:
+        most = min(most, 2 * len(known.body) + _MORE_DESCRIBE_NBYTES)
+    if len(frame.body) > most:
+        raise RemoteProtocolError(
+            f"{len(frame.body)} bytes to describe a model or to join, the limit is {most} here"
+        )
 
 
 def why_not(
@@ -66,13 +99,27 @@ def _difference(
 ) -> str | None:
     if description.recipe != repr(recipe):
         return f"the recipe here is {recipe!r}, yours is {description.recipe}"
-    if _numel(description) > MOST_NUMEL:
-        return f"a model of {_numel(description)} parameters, the limit is {MOST_NUMEL}"
-    model = model or Model(description, rules.workers)
+    if model is None:
+        absurd = _absurdity(description, rules)
+        if absurd is not None:
+            return absurd
+        model = Model(description, rules.workers)
     difference = model.difference(description)
     if difference is None and join.digest != model.digest:
         return "digests differ: do both sides have the same version of Thinwire?"
     return difference
+
+
+def _absurdity(description: Describe, rules: Rules) -> str | None:
+    """Why nobody can train this model here."""
+    if description.servers > MOST_SERVERS:
+        return f"{description.servers} servers, the limit is {MOST_SERVERS}"
+    if _numel(description) > MOST_NUMEL:
+        return f"a model of more than {MOST_NUMEL} parameters, which is the limit"
+    names = [piece.name for piece in Model(description, rules.workers).pieces]
+    if len(set(names)) != len(names):  # what is owed is kept by name
+        return f"{len(names)} pieces of tensors with only {len(set(names))} names"
+    return None
 
 
 def _numel(description: Describe) -> int:

@@ -6,18 +6,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from thinwire.transport.base import PeerId
-from thinwire.wire.messages import Describe
+from thinwire.wire.frame import unpack
+from thinwire.wire.messages import Describe, decode
 from thinwire.wire.session import Session, State
 
 
 @dataclass(slots=True)
 class Peer:
-    """One connection: its session, and what it said before it joined."""
+    """One connection: its session since when, and what it said before it joined."""
 
     id: PeerId
     session: Session
-    description: Describe | None = None
+    since: float
     described: bytes = b""
+    """The frame of its Describe. It takes ten times as much memory when it is decoded."""
+    wanted: int | None = None
+    """The updates after this version, at the end of the turn."""
+
+    @property
+    def description(self) -> Describe | None:
+        message = decode(unpack(memoryview(self.described))) if self.described else None
+        return message if isinstance(message, Describe) else None
 
 
 @dataclass(slots=True)
@@ -33,12 +42,12 @@ class Members:
     ended: dict[PeerId, float] = field(default_factory=dict)
     """Connections that nothing is heard of any more, though the other side may not know yet."""
 
-    def find(self, peer_id: PeerId) -> Peer | None:
+    def find(self, peer_id: PeerId, *, now: float) -> Peer | None:
         """Who this is; a new session if it was never heard of, None if it has ended."""
         if peer_id in self.ended:
             return None
         if peer_id not in self.peers:
-            self.peers[peer_id] = Peer(peer_id, Session.of_server(self.run, self.epoch))
+            self.peers[peer_id] = Peer(peer_id, Session.of_server(self.run, self.epoch), now)
         return self.peers[peer_id]
 
     def join(self, peer: Peer) -> None:
@@ -55,9 +64,20 @@ class Members:
         self.away_since[peer.session.worker] = now
         return True
 
-    def overdue(self, *, before: float) -> list[PeerId]:
-        """Connections that ended before that time; they are forgotten here."""
-        found = [peer_id for peer_id, since in self.ended.items() if since < before]
+    def strangers(self, *, before: float, most: int) -> list[Peer]:
+        """Who has spoken before that time and not joined, and the first of more than ``most``."""
+        found = [p for p in self.peers.values() if self.workers.get(p.session.worker) is not p]
+        return [p for i, p in enumerate(found) if p.since < before or i < len(found) - most]
+
+    def overdue(self, *, before: float, most: int) -> list[PeerId]:
+        """Connections that ended before that time, and the first of more than ``most``.
+
+        They are forgotten here.
+        """
+        many = len(self.ended) - most
+        found = [
+            one for i, (one, since) in enumerate(self.ended.items()) if since < before or i < many
+        ]
         for peer_id in found:
             del self.ended[peer_id]
         return found

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from thinwire.errors import RemoteProtocolError, WorkerLost
@@ -19,7 +19,7 @@ from thinwire.model import Model
 from thinwire.recipe import Recipe
 from thinwire.server.aggregate import Aggregate
 from thinwire.server.disk import Buffer
-from thinwire.server.joining import why_not
+from thinwire.server.joining import check_first_words, why_not
 from thinwire.server.log import Log
 from thinwire.server.members import Members, Peer
 from thinwire.server.past import Past, ShortPast
@@ -28,9 +28,10 @@ from thinwire.server.rules import Rules
 from thinwire.server.state import restore, snapshot_of
 from thinwire.settings import check_choice, check_positive
 from thinwire.transport.base import Listener, PeerGone, Received
+from thinwire.transport.refusals import Refusals
 from thinwire.wire import frame as frames
 from thinwire.wire.body import shortened
-from thinwire.wire.frame import Frame
+from thinwire.wire.frame import DEFAULT_LIMITS, Frame
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
@@ -63,6 +64,16 @@ _EVENTS_PER_TURN = 256
 _CATCH_UP_NBYTES = 8 << 20
 _GOODBYE_SECONDS = 5.0
 """How long a connection may stay after its last word was sent."""
+_MOST_GOODBYES = 64
+"""So many of them: the places at this server are for others."""
+_JOIN_SECONDS = 20.0
+"""From the first word to Join. A worker says both at once, but it may be frozen in between."""
+_MOST_STRANGERS = 64
+"""Who have said something and not joined, beyond the number of workers."""
+_UPDATE_NBYTES, _ENTRY_NBYTES = 12, 14
+"""Of a body: the version and a count, and the row of each entry."""
+MOST_STEP = (1 << 62) - 1
+"""A worker that comes back is told the number of its next step, which must be a number, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +126,8 @@ class Service:
         self.done = False
         self._described: Frame | None = None
         self._owed: dict[int, tuple[int, float]] = {}
+        self._refusals = Refusals(_logger)
+        self._comings = Refusals(_logger, level=logging.INFO)
         self._updates: list[Update] = []
         self._replies: list[tuple[Peer, Message, int]] = []
         self._opened = self._warned = time.monotonic()
@@ -142,10 +155,10 @@ class Service:
             self._take(event)
             wait = 0.0
         self._check_losses()
+        self._check_strangers()
         self._settle()
         self._check_late()
-        for peer_id in self.members.overdue(before=time.monotonic() - _GOODBYE_SECONDS):
-            self._listener.drop(peer_id)
+        self._check_ended()
 
     def _take(self, event: Received | PeerGone) -> None:
         """One event. What is wrong with a frame ends that peer's session, nothing else."""
@@ -154,7 +167,7 @@ class Service:
             if peer is not None:
                 self._end(peer, event.reason)
             return
-        peer = self.members.find(event.peer)
+        peer = self.members.find(event.peer, now=time.monotonic())
         if peer is None:
             return
         self.counters["received_nbytes"] += len(event.frame)
@@ -163,6 +176,7 @@ class Service:
             if frame.run not in (0, self.members.run):
                 self._dismiss(peer, _OTHER_RUN, Reason.EPOCH)
                 return
+            check_first_words(peer.session, frame, self._described)
             message = peer.session.receive(frame)
             self._act(peer, frame, message, bytes(event.frame))
         except RemoteProtocolError as error:
@@ -170,24 +184,24 @@ class Service:
 
     def _act(self, peer: Peer, frame: Frame, message: Message, raw: bytes) -> None:
         if isinstance(message, Describe):
-            peer.description, peer.described = message, raw
+            peer.described = raw
         elif isinstance(message, Join):
             self._join(peer, message, raw)
         elif isinstance(message, Push):
             self._push(peer, frame.step, message, raw)
         elif isinstance(message, CatchUp):
-            self._catch_up(peer, after=message.version)
+            peer.wanted = message.version  # once in a turn, however often it asks
         elif isinstance(message, Report):
             self._owed[peer.session.worker] = (frame.step, message.owed)
         elif isinstance(message, Leave):
             self._leave(peer, message, raw)
 
     def _join(self, peer: Peer, join: Join, raw: bytes) -> None:
-        worker = peer.session.worker
+        worker, description = peer.session.worker, peer.description
         refusal = why_not(
             worker,
             join,
-            peer.description,
+            description,
             recipe=self._recipe,
             rules=self._rules,
             model=self.model,
@@ -199,7 +213,9 @@ class Service:
             self._say(peer, refusal)
             self._refuse(peer, refusal.text)
             return
-        aggregate = self._adopted(peer)
+        aggregate = self._adopted(peer, description)
+        # Or it would be sent updates of this turn, which it may have said that it has.
+        self._settle()
         if worker in aggregate.absent:
             self._keep(raw)
             aggregate.enter(worker)
@@ -207,14 +223,16 @@ class Service:
         welcome = Welcome(self.version, self._rules.quorum, self._rules.staleness)
         self._say(peer, welcome, step=aggregate.steps(worker))
         self._catch_up(peer, after=join.version)
-        _logger.info("worker %d joined at version %d", worker, join.version)
+        self._comings.note(
+            f"worker {worker} joined at version {join.version}", now=time.monotonic()
+        )
 
-    def _adopted(self, peer: Peer) -> Aggregate:
+    def _adopted(self, peer: Peer, description: Describe | None) -> Aggregate:
         """The aggregate, made from what the first worker describes."""
         if self.aggregate is None:
-            if peer.description is None:
+            if description is None:
                 raise RemoteProtocolError("not described what is trained")
-            self._adopt(peer.description, frames.unpack(memoryview(peer.described)))
+            self._adopt(description, frames.unpack(memoryview(peer.described)))
             self._keep(peer.described)
         return self._running()
 
@@ -233,6 +251,8 @@ class Service:
 
     def _push(self, peer: Peer, step: int, push: Push, raw: bytes) -> None:
         aggregate, worker = self._running(), peer.session.worker
+        if step > MOST_STEP:
+            raise RemoteProtocolError(f"push of worker {worker}: step {step}, beyond {MOST_STEP}")
         verdict = aggregate.judge(worker, step, push)
         if verdict.accepted:
             self._keep(raw)
@@ -247,9 +267,9 @@ class Service:
         self._say(peer, Counted(self.version, counted), step=step)
 
     def _publish(self, updates: Iterable[Update]) -> None:
-        for update in updates:
-            self._updates.append(update)
-            self._keep(*frames.pack(self._encode(update)))
+        for part in _parts(updates):
+            self._updates.append(part)
+            self._keep(*frames.pack(self._encode(part)))
             self._opened = self._warned = time.monotonic()
 
     def _catch_up(self, peer: Peer, *, after: int) -> None:
@@ -269,6 +289,10 @@ class Service:
     def _settle(self) -> None:
         """Make it last, then say it; first layers first, because the next forward needs them."""
         self.past.commit()
+        for peer in list(self.members.ready()):
+            if peer.wanted is not None:
+                self._catch_up(peer, after=peer.wanted)
+                peer.wanted = None
         updates = sorted(self._updates, key=lambda one: (one.version, one.entries[0].piece))
         replies, self._updates, self._replies = self._replies, [], []
         for peer, message, step in replies:
@@ -305,7 +329,7 @@ class Service:
             if isinstance(message, Update):
                 missing.pop(_name(message), None)
             else:
-                missing |= {_name(update): update for update in self._again(frame)}
+                missing |= {_name(part): part for part in _parts(self._again(frame))}
         for update in missing.values():
             self._keep(*frames.pack(self._encode(update)))
         self.past.commit()
@@ -349,13 +373,29 @@ class Service:
         self._refuse(peer, why)
 
     def _refuse(self, peer: Peer, why: str) -> None:
-        _logger.warning("refused connection %d, worker %d: %s", peer.id, peer.session.worker, why)
+        text = f"refused connection {peer.id}, worker {peer.session.worker}: {why}"
+        self._refusals.note(text, now=time.monotonic())
         self.counters["refused"] += 1
         self._end(peer, why)
 
     def _end(self, peer: Peer, why: str) -> None:
-        if self.members.end(peer, now=time.monotonic()):
-            _logger.info("worker %d is away: %s", peer.session.worker, why)
+        now = time.monotonic()
+        if self.members.end(peer, now=now):
+            self._comings.note(f"worker {peer.session.worker} is away: {why}", now=now)
+
+    def _check_strangers(self) -> None:
+        """Who has only said something takes a place that a worker may need."""
+        now = time.monotonic()
+        most = self._rules.workers + _MOST_STRANGERS
+        for peer in self.members.strangers(before=now - _JOIN_SECONDS, most=most):
+            self._dismiss(peer, f"it has not joined within {_JOIN_SECONDS:g} s, or is one of many")
+
+    def _check_ended(self) -> None:
+        now = time.monotonic()
+        self._refusals.catch_up(now=now)
+        self._comings.catch_up(now=now)
+        for peer_id in self.members.overdue(before=now - _GOODBYE_SECONDS, most=_MOST_GOODBYES):
+            self._listener.drop(peer_id)
 
     def _check_losses(self) -> None:
         for worker, since in list(self.members.away_since.items()):
@@ -411,6 +451,19 @@ class Service:
         """With the next commit."""
         self.past.append(parts)
         self._kept_nbytes += sum(map(len, parts))
+
+
+def _parts(updates: Iterable[Update]) -> Iterator[Update]:
+    """The same updates, in so many that each fits into a frame."""
+    most, most_nbytes = DEFAULT_LIMITS.max_entries, DEFAULT_LIMITS.max_body_nbytes
+    for update in updates:
+        first, nbytes = 0, _UPDATE_NBYTES
+        for i, entry in enumerate(update.entries):
+            nbytes += _ENTRY_NBYTES + len(entry.payload)
+            if nbytes > most_nbytes or i - first == most:
+                yield Update(update.version, update.entries[first:i])
+                first, nbytes = i, _UPDATE_NBYTES + _ENTRY_NBYTES + len(entry.payload)
+        yield Update(update.version, update.entries[first:])
 
 
 def _name(update: Update) -> tuple[int, ...]:

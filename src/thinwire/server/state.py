@@ -28,15 +28,15 @@ def restore(aggregate: Aggregate, snapshot: Snapshot) -> None:
     """Make an aggregate of the same model and rules what it was."""
     aggregate.compressor.load_state_dict(snapshot.buffers)
     aggregate.versions.update({int(n): version for n, version in snapshot.versions.items()})
+    skipped = _skipped(snapshot)
     for name, number in snapshot.counters.items():
         kind, *numbers = name.split()
         if kind == "absent":
             aggregate.absent.add(int(numbers[0]))
-        else:
+        elif kind == "step":
             worker, piece = map(int, numbers)
             version = snapshot.counters[f"version {worker} {piece}"]
-            if kind == "step":
-                aggregate.marks[worker, piece] = Mark(number, version)
+            aggregate.marks[worker, piece] = Mark(number, version, skipped.get((worker, piece), ()))
     for frame in snapshot.pending[1:]:
         message = decode(frame)
         if not isinstance(message, Push):
@@ -51,6 +51,16 @@ def _marks(aggregate: Aggregate) -> dict[str, int]:
     for (worker, piece), mark in aggregate.marks.items():
         found[f"step {worker} {piece}"] = mark.step
         found[f"version {worker} {piece}"] = mark.version
+        found |= {f"skipped {worker} {piece} {step}": 1 for step in mark.skipped}
+    return found
+
+
+def _skipped(snapshot: Snapshot) -> dict[tuple[int, int], tuple[int, ...]]:
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    for name in snapshot.counters:
+        if name.startswith("skipped "):
+            worker, piece, step = map(int, name.split()[1:])
+            found[worker, piece] = (*found.get((worker, piece), ()), step)
     return found
 
 

@@ -121,7 +121,7 @@ class Desk:
         """How many steps of this worker the server had counted when it joined first."""
         self.version = 0
         """The server's newest one, as far as it is known."""
-        self._session, self._connection = self._begin()
+        self._session, self._connection = self._join(again=False)
         threading.Thread(
             target=self._listen, name=f"thinwire server {self.address}", daemon=True
         ).start()
@@ -165,7 +165,23 @@ class Desk:
             time.sleep(0.005)
         self._connection.close()
 
-    def _begin(self) -> tuple[Session, Connection]:
+    def _join(self, *, again: bool) -> tuple[Session, Connection]:
+        """Try until this worker is welcome. ``again``: it was before."""
+        until = time.monotonic() + self._deadline
+        while True:
+            try:
+                return self._try_to_join(again=again)
+            except (TransportError, RemoteProtocolError) as error:
+                if isinstance(error, TransportTimeout) and not again:
+                    raise  # it says best what is wrong with an address
+                if time.monotonic() > until or self._closing:
+                    raise TransportTimeout(
+                        f"no server let this worker in within {self._deadline:g} s ({error})"
+                    ) from error
+            again = True
+            time.sleep(_RETRY_SECONDS)
+
+    def _try_to_join(self, *, again: bool) -> tuple[Session, Connection]:
         """Connect and join; raises why the server does not want this worker."""
         connection, mine = self._connect(self._deadline), self._application
         try:
@@ -182,7 +198,7 @@ class Desk:
             frame = frames.unpack(data)
             answer = session.receive(frame)
             if not isinstance(answer, Welcome):
-                raise self._refused(connection.address, answer)
+                raise _refused(connection.address, answer, again=again)
         except BaseException:
             connection.close()
             raise
@@ -192,13 +208,6 @@ class Desk:
         self.rules = (answer.quorum, answer.staleness)
         self.version = max(self.version, answer.version)
         return session, connection
-
-    def _refused(self, address: str, answer: Message) -> Exception:
-        if not isinstance(answer, Refusal | Leave):
-            return RemoteProtocolError(f"{address}: {type(answer).__name__}, expected a welcome")
-        text = f"{address}: {answer.text}"
-        passing = answer.reason in (Reason.UNKNOWN_WORKER, Reason.PROTOCOL)
-        return _NotYet(text) if passing and self.run else Refused(text)
 
     def _listen(self) -> None:
         try:
@@ -253,9 +262,9 @@ class Desk:
         elif isinstance(message, Refusal):
             if not message.pieces:
                 raise Refused(f"{self.address}: {message.text}")
+            # Both under the lock: who waits for answers to all pushes must find what was refused.
             with self._all_heard:
-                refused = self._withdraw(frame.step, set(message.pieces))
-            self._inbox.refused(refused)
+                self._inbox.refused(self._withdraw(frame.step, set(message.pieces)))
         elif isinstance(message, Leave):
             self._left(message)
 
@@ -304,17 +313,7 @@ class Desk:
             raise reason
         _logger.warning("%s; connecting again", reason)
         self._connection.close()
-        until = time.monotonic() + self._deadline
-        while True:
-            try:
-                session, connection = self._begin()
-                break
-            except (TransportError, RemoteProtocolError) as error:
-                if time.monotonic() > until or self._closing:
-                    raise TransportTimeout(
-                        f"{self.address} was not there again within {self._deadline:g} s ({error})"
-                    ) from error
-                time.sleep(_RETRY_SECONDS)
+        session, connection = self._join(again=True)
         with self._lock:
             self._session, self._connection = session, connection
             self._heard, self._probed, self._probe_step = time.monotonic(), False, None
@@ -332,3 +331,11 @@ class Desk:
         self.sent_nbytes += len(data)
         with suppress(TransportClosed):
             self._connection.send(data, deadline_seconds=self._deadline)
+
+
+def _refused(address: str, answer: Message, *, again: bool) -> Exception:
+    if not isinstance(answer, Refusal | Leave):
+        return RemoteProtocolError(f"{address}: {type(answer).__name__}, expected a welcome")
+    text = f"{address}: {answer.text}"
+    passing = answer.reason in (Reason.UNKNOWN_WORKER, Reason.PROTOCOL)
+    return _NotYet(text) if passing and again else Refused(text)

@@ -156,6 +156,22 @@ def test_a_stale_push_is_refused_and_changes_nothing() -> None:
     assert len(serve(aggregate, [slow])) == 1
 
 
+def test_a_refused_push_that_is_sent_again_later_is_refused_again() -> None:
+    """Its worker may not have heard that it was refused, and pushed another one since then."""
+    recipe = RECIPES[0]
+    aggregate = Aggregate(recipe, PIECES, Rules(2, 1, staleness=1))
+    slow, fast = Worker(recipe, 0, 2), Worker(recipe, 1, 2)
+    aggregate.count(0, *slow.push(0))
+    refused = slow.push(0)
+    for _ in range(2):
+        serve(aggregate, [fast])
+    assert aggregate.judge(0, *refused).stale == tuple(PIECES)
+    counted = slow.push(aggregate.version)
+    aggregate.count(0, *counted)
+    assert aggregate.judge(0, *refused).stale == tuple(PIECES)
+    assert aggregate.judge(0, *counted).repeated == tuple(PIECES)
+
+
 def test_the_same_pushes_give_the_same_updates() -> None:
     """What a restarted server relies on."""
     recipe = RECIPES[1]
