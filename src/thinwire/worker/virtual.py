@@ -1,143 +1,30 @@
-"""n workers and the server side, one after the other in this process. No network, no threads.
+"""A cluster in one process: n workers and the server side, one after the other. No threads.
 
-Exactly what n machines would compute, with the same Compressor, codecs and frames: each worker
-compresses and packs pushes; the server unpacks them, compresses their mean and packs updates; those
-are unpacked and decoded.
+Exactly what n machines would compute, with the same Compressor, codecs, frames and, where workers
+run at speeds of their own, the same rules of a server.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from thinwire import _native
-from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
-from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import Piece, batches, cut, piece_numel_for
 from thinwire.recipe import Recipe
-from thinwire.settings import check_whole
-from thinwire.wire import frame
-from thinwire.wire.frame import Frame
-from thinwire.wire.messages import Message, Push, Update, encode
+from thinwire.server.rules import Rules
 from thinwire.worker.momentum import take_over_momentum
-from thinwire.worker.sides import (
-    Round,
-    ServerSide,
-    WorkerSide,
-    decode_into,
-    entries,
-    overflowed,
-    read,
-)
-from thinwire.worker.state import States, by_parameter, by_piece, reassign
+from thinwire.worker.virtual_clock import Timetable
+from thinwire.worker.virtual_exchange import Exchanged, VirtualExchange
+from thinwire.worker.virtual_pace import Lockstep, Pace
+from thinwire.worker.virtual_race import Race
+from thinwire.worker.virtual_replica import LossOf, Replica
+from thinwire.worker.virtual_server import VirtualServer
 
-Gradients = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """The mean as every worker decodes it, and the bytes of one step, frames and all.
-
-    ``pushed_nbytes`` and ``pulled_nbytes`` are what one worker sends (on average) and receives.
-    """
-
-    mean: dict[str, Tensor]
-    pushed_nbytes: float
-    pulled_nbytes: int
-
-
-class VirtualExchange:
-    """Both directions of a recipe, for gradients that the caller has."""
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        keys: Sequence[Key],
-        *,
-        workers: int,
-        seed: int = 0,
-        piece_numel: int | None = None,
-    ) -> None:
-        check_whole(workers, least=1, owner="VirtualExchange", field="workers")
-        self._keys = tuple(keys)
-        most_numel = piece_numel or piece_numel_for(self._keys, owners=workers)
-        self._pieces = cut(self._keys, most_numel=most_numel)
-        self._batches = batches(self._pieces)
-        self.workers = [
-            WorkerSide(recipe, rank=rank, workers=workers, seed=seed) for rank in range(workers)
-        ]
-        self.server = ServerSide(recipe, workers=workers, seed=seed)
-
-    def average(
-        self, gradients: Sequence[Gradients], *, step: int, learning_rate: float | None = None
-    ) -> Exchanged:
-        """The mean of one mapping of gradients per worker, each way as the recipe says.
-
-        If one gradient of one worker is not finite, neither is the mean, and no state changes.
-        """
-        flat = [{key.name: flatten(own[key.name]) for key in self._keys} for own in gradients]
-        rounds = [Round(step, learning_rate, _norm(own)) for own in flat]
-        mean = {key.name: torch.empty(key.numel) for key in self._keys}
-        pushed = pulled = 0
-        finite = True
-        for batch in self._batches:
-            pushes = [
-                self._push(rank, flat[rank], batch, rounds[rank]) for rank in range(len(flat))
-            ]
-            update = self._answer(pushes, batch, rounds[0])
-            answers = read(update, Update, numbers=range(len(batch)), pieces=batch)
-            decode_into(mean, batch, answers)
-            finite = finite and not overflowed(mean, batch, answers)
-            pushed += sum(_nbytes(push) for push in pushes)
-            pulled += _nbytes(update)
-        if not finite:
-            self._undo(step)
-        shaped = {key.name: mean[key.name].view(key.shape) for key in self._keys}
-        return Exchanged(shaped, pushed / len(gradients), pulled)
-
-    def state_dict(self) -> dict[str, list[States] | States]:
-        """All residuals by parameter: ``{"workers": [...], "server": ...}``."""
-        return {
-            "workers": [
-                by_parameter(self._pieces, side.compressor.state_dict()) for side in self.workers
-            ],
-            "server": by_parameter(self._pieces, self.server.compressor.state_dict()),
-        }
-
-    def load_state_dict(self, state: Mapping[str, list[States] | States]) -> None:
-        """Take over a copy, also one of another number of workers: the mean residual stays."""
-        workers, server = state["workers"], state["server"]
-        if not isinstance(workers, list) or isinstance(server, list):
-            raise ConfigError("a cluster's state holds a list of workers and one server")
-        if len(workers) != len(self.workers):
-            workers = reassign(workers, workers=len(self.workers))
-        for side, states in zip(self.workers, workers, strict=True):
-            side.compressor.load_state_dict(by_piece(self._pieces, states))
-        self.server.compressor.load_state_dict(by_piece(self._pieces, server))
-
-    def _undo(self, step: int) -> None:
-        self.server.compressor.undo_step(step)
-        for worker in self.workers:
-            worker.compressor.undo_step(step)
-
-    def _push(self, rank: int, own: Gradients, batch: Sequence[Piece], round_: Round) -> Frame:
-        encoded = self.workers[rank].push(batch, own, round_)
-        rate = round_.learning_rate or 0.0
-        message = Push(round_.step, rate, entries(range(len(batch)), encoded))
-        return _sent(message, worker=rank, step=round_.step)
-
-    def _answer(self, pushes: Sequence[Frame], batch: Sequence[Piece], round_: Round) -> Frame:
-        numbers = range(len(batch))
-        received = [read(push, Push, numbers=numbers, pieces=batch) for push in pushes]
-        answers = self.server.answer(batch, received, round_)
-        message = Update(round_.step + 1, entries(numbers, answers))
-        return _sent(message, worker=frame.SERVER, step=round_.step)
+__all__ = ["VirtualCluster", "VirtualExchange"]
 
 
 class VirtualCluster:
@@ -145,6 +32,13 @@ class VirtualCluster:
 
     A recipe that keeps momentum (``tw.dgc``) takes that of a ``torch.optim.SGD`` over. Buffers such
     as batch-norm statistics are those of worker 0, as with DistributedDataParallel.
+
+    Synchronous, unless one of these is given: ``quorum`` is how many gradients make a version
+    (None: one of each worker), ``staleness`` how many versions old they may be (None: any number;
+    what is older is refused and goes back to its worker's residual), ``speeds`` how many gradients
+    each worker makes in a second of simulated time (None: 1). Their times vary by up to the
+    fraction ``jitter``, so that the order of arrival is by chance, from ``seed``: the same seed,
+    the same bits. ``exchange.state_dict()`` then does not hold gradients that are under way.
     """
 
     def __init__(
@@ -156,66 +50,70 @@ class VirtualCluster:
         workers: int,
         seed: int = 0,
         piece_numel: int | None = None,
+        quorum: int | None = None,
+        staleness: int | None = None,
+        speeds: Sequence[float] | None = None,
+        jitter: float = 0.1,
     ) -> None:
         take_over_momentum(recipe, optimizer)
-        self._parameters = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        self._net, self._optimizer = net, optimizer
-        keys = [Key(name, tuple(p.shape)) for name, p in self._parameters.items()]
+        self._replica = Replica(net, optimizer)
         self.exchange = VirtualExchange(
-            recipe, keys, workers=workers, seed=seed, piece_numel=piece_numel
+            recipe, self._replica.keys, workers=workers, seed=seed, piece_numel=piece_numel
         )
+        self._pace: Pace = Lockstep(self.exchange)
+        if (quorum, staleness, speeds) != (None, None, None):
+            rules = _rules(workers, quorum, staleness)
+            timetable = Timetable(_speeds(workers, speeds), jitter=jitter, seed=seed)
+            server = VirtualServer(self.exchange, recipe, rules, seed=seed)
+            self._pace = Race(server, timetable, workers=workers)
         self.steps = 0
         self.last: Exchanged | None = None
+        self.finished = [0] * workers
+        """How many gradients of each worker have arrived, refused ones included."""
+        self.refused = 0
+        """How many of them were too old."""
+        self.clock = 0.0
+        """Simulated seconds until the newest version."""
 
-    def step(self, loss_of: Callable[[int], Tensor]) -> float:
-        """n backward passes of ``loss_of(worker)``, the exchange, one optimizer step.
+    @property
+    def version(self) -> int:
+        """How many updates were applied."""
+        return self.steps
 
-        Returns the mean loss. Gradients that parameters had are replaced.
+    @property
+    def evaluations(self) -> int:
+        """How many gradients have arrived, of all workers together."""
+        return sum(self.finished)
+
+    def step(self, loss_of: LossOf) -> float:
+        """Get to the next version: backward passes of ``loss_of(worker)``, one optimizer step.
+
+        ``loss_of`` uses ``net`` with the weights that the worker has just then. A synchronous
+        cluster calls it once for each worker; any other, for each that begins a gradient. Returns
+        the mean loss of the gradients that arrived. Gradients that parameters had are replaced.
         """
-        before = [buffer.clone() for buffer in self._net.buffers()]
-        after = before
-        losses, gradients = [], []
-        for worker in range(len(self.exchange.workers)):
-            _restore(self._net, before)
-            loss = loss_of(worker)
-            gradients.append(self._backward(loss))
-            losses.append(float(loss.detach()))
-            if worker == 0:
-                after = [buffer.clone() for buffer in self._net.buffers()]
-        _restore(self._net, after)
-        rate = float(self._optimizer.param_groups[0]["lr"])
-        self.last = self.exchange.average(gradients, step=self.steps, learning_rate=rate)
-        for name, parameter in self._parameters.items():
-            parameter.grad = self.last.mean[name].to(parameter)
-        self._optimizer.step()
+        advance = self._pace.advance(self._replica, loss_of, step=self.steps)
+        self.last = advance.exchanged
+        self._replica.apply(advance.exchanged.mean)
         self.steps += 1
-        return math.fsum(losses) / len(losses)
-
-    def _backward(self, loss: Tensor) -> dict[str, Tensor]:
-        """The gradients of one worker; zero for parameters that its loss does not use."""
-        for parameter in self._parameters.values():
-            parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
-        return {
-            name: torch.zeros_like(p) if p.grad is None else p.grad
-            for name, p in self._parameters.items()
-        }
+        for one in advance.arrived:
+            self.finished[one.worker] += 1
+        self.refused += advance.refused
+        self.clock = advance.clock
+        return math.fsum(one.loss for one in advance.arrived) / len(advance.arrived)
 
 
-def _sent(message: Message, *, worker: int, step: int) -> Frame:
-    """What a peer would read: packed into bytes and unpacked again."""
-    header, body = frame.pack(encode(message, run=1, epoch=1, worker=worker, step=step))
-    return frame.unpack(memoryview(header + bytes(body)))
+def _rules(workers: int, quorum: int | None, staleness: int | None) -> Rules:
+    return Rules(
+        workers,
+        workers if quorum is None else quorum,
+        sys.maxsize if staleness is None else staleness,
+    )
 
 
-def _nbytes(sent: Frame) -> int:
-    return frame.HEADER_NBYTES + len(sent.body)
-
-
-def _norm(own: Gradients) -> float:
-    return math.sqrt(math.fsum(_native.sum_squares(x) for x in own.values()))
-
-
-def _restore(net: nn.Module, values: Sequence[Tensor]) -> None:
-    for buffer, value in zip(net.buffers(), values, strict=True):
-        buffer.copy_(value)
+def _speeds(workers: int, speeds: Sequence[float] | None) -> Sequence[float]:
+    if speeds is None:
+        return [1.0] * workers
+    if len(speeds) != workers:
+        raise ConfigError(f"VirtualCluster: {len(speeds)} speeds for {workers} workers")
+    return speeds
