@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import thinwire as tw
-from tests.server.processes import PATIENCE_SECONDS, Process, ServerProcess
+from tests.server.processes import Process, ServerProcess
 from tests.server.servers import loss_of, network, plain_sgd, virtual, weights
 from thinwire.recipe import Recipe
 
@@ -58,7 +58,8 @@ def start_servers(
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_server_killed_at_50_random_moments_changes_no_bit(name: str, tmp_path: Path) -> None:
-    recipe, steps, kills, chance = RECIPES[name], 700, 50, random.Random(5)
+    recipe, steps, kills = RECIPES[name], 700, 50
+    chance = random.Random(5)  # noqa: S311 - not for secrets
     with ExitStack() as stack:
         servers = start_servers(stack, tmp_path, recipe, 2)
         workers = start_workers(stack, [s.address for s in servers], recipe, steps)

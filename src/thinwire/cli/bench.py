@@ -8,6 +8,7 @@ from typing import TextIO
 
 import click
 
+from thinwire.cli.bench_server import server
 from thinwire.cli.bench_table import Progress, print_report
 from thinwire.lab.bench.bars import Verdict
 from thinwire.lab.bench.rounds import Limits
@@ -17,6 +18,9 @@ from thinwire.lab.bench.run import KernelBench, bench_kernels
 @click.group()
 def bench() -> None:
     """Measure speed on this machine, beside the alternatives."""
+
+
+bench.add_command(server)
 
 
 @bench.command()

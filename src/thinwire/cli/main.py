@@ -38,7 +38,9 @@ _COMMANDS = {
     "replay": _Entry(
         "thinwire.cli.replay", "replay", "Rebuild the weights of any version from the logs."
     ),
-    "bench": _Entry("thinwire.cli.bench", "bench", "Measure the kernels beside memcpy and torch."),
+    "bench": _Entry(
+        "thinwire.cli.bench", "bench", "Measure kernels and servers beside the alternatives."
+    ),
 }
 
 

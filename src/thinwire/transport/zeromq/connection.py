@@ -93,8 +93,11 @@ def _no_answer(address: str, deadline: Deadline, reached: bool, has_keys: bool) 
         return (
             f"no server answered at {address} {seconds}: is it running, and is the address right?"
         )
-    keys = "is this the server's public key" if has_keys else "is it a Thinwire server, does it expect keys"
-    return f"what listens at {address} did not let this worker in {seconds}: {keys}, or is it full?"
+    keys = "is this its public key" if has_keys else "does it expect keys"
+    return (
+        f"what listens at {address} did not let this worker in {seconds}: is it a Thinwire server, "
+        f"{keys}, or is it full?"
+    )
 
 
 class ZeromqConnection:
