@@ -18,6 +18,7 @@ import thinwire as tw
 from tests.server.processes import Process, ServerProcess
 from tests.server.servers import loss_of, network, plain_sgd, virtual, weights
 from thinwire.recipe import Recipe
+from thinwire.server.snapshot import find_snapshots
 
 RECIPES = {"1 bit": tw.doublesqueeze(tw.OneBit()), "dgc": tw.dgc(0.02, momentum=0.9)}
 WORKERS = 2
@@ -50,7 +51,10 @@ def start_servers(
     stack: ExitStack, folder: Path, recipe: Recipe, count: int
 ) -> list[ServerProcess]:
     return [
-        stack.enter_context(ServerProcess(folder / str(i), recipe, workers=WORKERS))
+        stack.enter_context(
+            # Snapshots every few steps, so that restarts begin with one.
+            ServerProcess(folder / str(i), recipe, workers=WORKERS, snapshot_nbytes=1)
+        )
         for i in range(count)
     ]
 
@@ -71,6 +75,7 @@ def test_a_server_killed_at_50_random_moments_changes_no_bit(name: str, tmp_path
             victim.start()
         results = [worker.result() for worker in workers]
         assert [server.wait() for server in servers] == [0, 0]
+        assert all(find_snapshots(server.folder / "log") for server in servers)
     assert sum(rejoined for _, rejoined in results) > kills / 2
     assert [found for found, _ in results] == [virtual(recipe, WORKERS, steps)] * WORKERS
 

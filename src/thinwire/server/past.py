@@ -15,14 +15,14 @@ MOST_NBYTES = 256 << 20
 
 
 class Past(Protocol):
-    """What a server has accepted and answered. ``Log`` keeps it on disk."""
+    """The updates of a server. ``Log`` keeps them on disk, and what they follow from."""
 
     @property
     def since(self) -> int:
         """The lowest version that ``updates`` can follow."""
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """Add one whole frame to the next commit."""
+        """Add the frame of an update to the next commit."""
 
     def commit(self) -> int:
         """Make all that was appended count."""
@@ -41,7 +41,8 @@ class ShortPast:
 
     def append(self, parts: Sequence[Buffer]) -> None:
         frame = unpack(memoryview(b"".join(parts)))
-        if frame.kind == Update.kind and isinstance(message := decode(frame), Update):
+        message = decode(frame)
+        if isinstance(message, Update):
             self._updates.append((message.version, frame, len(frame.body)))
             self._nbytes += len(frame.body)
         while self._nbytes > self._most_nbytes:

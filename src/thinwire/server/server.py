@@ -38,6 +38,7 @@ class Server:
         on_loss: str = "stop",
         loss_seconds: float = 60.0,
         late_seconds: float = 10.0,
+        snapshot_nbytes: int = 64 << 20,
         seed: int = 0,
     ) -> None:
         """Listen at ``address``, such as "tcp://0.0.0.0:5555", and take up ``log_dir`` if there is
@@ -48,10 +49,11 @@ class Server:
         ``staleness`` behind go back to their worker. Off this machine ``keys`` are needed, or
         ``insecure=True``. A worker that is away for ``loss_seconds`` is lost: ``on_loss`` "stop"
         ends the run for all, "continue" goes on without it. Who is waited for is logged every
-        ``late_seconds``.
+        ``late_seconds``. After ``snapshot_nbytes`` of log, or more if the state is large, the state
+        is kept too, so that a restart is quick.
         """
         rules = rules_for(workers, quorum, staleness)
-        settings = ServiceSettings(loss_seconds, on_loss, late_seconds)
+        settings = ServiceSettings(loss_seconds, on_loss, late_seconds, snapshot_nbytes)
         check_whole(seed, least=0, owner="Server", field="seed")
         self._stopping = False
         self._listener = zeromq.listen(address, curve=keys, insecure=insecure)

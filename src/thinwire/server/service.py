@@ -18,7 +18,6 @@ from thinwire.errors import RemoteProtocolError, WorkerLost
 from thinwire.model import Model
 from thinwire.recipe import Recipe
 from thinwire.server.aggregate import Aggregate
-from thinwire.server.disk import Buffer
 from thinwire.server.joining import check_first_words, why_not
 from thinwire.server.log import Log
 from thinwire.server.members import Members, Peer
@@ -26,7 +25,7 @@ from thinwire.server.past import Past, ShortPast
 from thinwire.server.recovery import Recovery
 from thinwire.server.rules import Rules
 from thinwire.server.state import restore, snapshot_of
-from thinwire.settings import check_choice, check_positive
+from thinwire.settings import check_choice, check_positive, check_whole
 from thinwire.transport.base import Listener, PeerGone, Received
 from thinwire.transport.refusals import Refusals
 from thinwire.wire import frame as frames
@@ -56,9 +55,6 @@ _logger = logging.getLogger(__name__)
 
 ON_LOSS = ("stop", "continue")
 
-LEAST_SNAPSHOT_NBYTES = 64 << 20
-"""Of log, between two snapshots."""
-
 _OTHER_RUN = "this is another run than yours: was this server started without its log?"
 _EVENTS_PER_TURN = 256
 _CATCH_UP_NBYTES = 8 << 20
@@ -79,17 +75,21 @@ MOST_STEP = (1 << 62) - 1
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """A worker that is away for ``loss_seconds`` is lost: then ``on_loss`` is "stop" (everyone) or
-    "continue" (without it). A version that is open for ``late_seconds`` is worth a warning.
+    "continue" (without it). A version that is open for ``late_seconds`` is worth a warning. After
+    ``snapshot_nbytes`` of log, or four times the size of the state if that is more, the state is
+    kept as well, so that a restart need not begin at the beginning.
     """
 
     loss_seconds: float = 60.0
     on_loss: str = "stop"
     late_seconds: float = 10.0
+    snapshot_nbytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         check_positive(self.loss_seconds, owner="Server", field="loss_seconds")
         check_choice(self.on_loss, ON_LOSS, owner="Server", field="on_loss")
         check_positive(self.late_seconds, owner="Server", field="late_seconds")
+        check_whole(self.snapshot_nbytes, least=1, owner="Server", field="snapshot_nbytes")
 
 
 DEFAULT_SETTINGS = ServiceSettings()
@@ -128,7 +128,7 @@ class Service:
         self._owed: dict[int, tuple[int, float]] = {}
         self._refusals = Refusals(_logger)
         self._comings = Refusals(_logger, level=logging.INFO)
-        self._updates: list[Update] = []
+        self._updates: list[tuple[Update, bytes]] = []
         self._replies: list[tuple[Peer, Message, int]] = []
         self._opened = self._warned = time.monotonic()
         self._kept_nbytes = 0
@@ -246,8 +246,7 @@ class Service:
         pieces = self.model.own()
         self.aggregate = Aggregate(self._recipe, pieces, self._rules, seed=self._seed)
         state_nbytes = 4 * sum(piece.numel for piece in pieces.values())
-        # So much log costs as much as a snapshot or two: snapshots are a part of what is written.
-        self._snapshot_nbytes = max(4 * state_nbytes, LEAST_SNAPSHOT_NBYTES)
+        self._snapshot_nbytes = max(4 * state_nbytes, self._settings.snapshot_nbytes)
 
     def _push(self, peer: Peer, step: int, push: Push, raw: bytes) -> None:
         aggregate, worker = self._running(), peer.session.worker
@@ -268,8 +267,10 @@ class Service:
 
     def _publish(self, updates: Iterable[Update]) -> None:
         for part in _parts(updates):
-            self._updates.append(part)
-            self._keep(*frames.pack(self._encode(part)))
+            frame = b"".join(frames.pack(self._encode(part)))
+            self._updates.append((part, frame))
+            self.past.append([frame])
+            self._kept_nbytes += len(frame)
             self._opened = self._warned = time.monotonic()
 
     def _catch_up(self, peer: Peer, *, after: int) -> None:
@@ -293,12 +294,11 @@ class Service:
             if peer.wanted is not None:
                 self._catch_up(peer, after=peer.wanted)
                 peer.wanted = None
-        updates = sorted(self._updates, key=lambda one: (one.version, one.entries[0].piece))
+        updates = sorted(self._updates, key=lambda one: (one[0].version, one[0].entries[0].piece))
         replies, self._updates, self._replies = self._replies, [], []
         for peer, message, step in replies:
             self._send(peer, b"".join(frames.pack(self._encode(message, step=step))))
-        for update in updates:
-            frame = b"".join(frames.pack(self._encode(update)))
+        for update, frame in updates:
             for peer in self.members.ready():
                 peer.session.send(update)
                 self._send(peer, frame)
@@ -331,7 +331,7 @@ class Service:
             else:
                 missing |= {_name(part): part for part in _parts(self._again(frame))}
         for update in missing.values():
-            self._keep(*frames.pack(self._encode(update)))
+            self.past.append(frames.pack(self._encode(update)))
         self.past.commit()
         if self.aggregate is not None:
             workers = {worker for worker, _ in self.aggregate.marks} - self.aggregate.absent
@@ -447,10 +447,11 @@ class Service:
         self.counters["sent_nbytes"] += len(frame)
         self._listener.send(peer.id, frame)
 
-    def _keep(self, *parts: Buffer) -> None:
-        """With the next commit."""
-        self.past.append(parts)
-        self._kept_nbytes += sum(map(len, parts))
+    def _keep(self, frame: bytes) -> None:
+        """What a restart needs, with the next commit."""
+        if self._log is not None:
+            self._log.append([frame])
+            self._kept_nbytes += len(frame)
 
 
 def _parts(updates: Iterable[Update]) -> Iterator[Update]:

@@ -91,15 +91,10 @@ class Arrivals:
             for old in [one for one in self._versions if one <= version]:
                 del self._versions[old]
 
-    def take_next(self) -> list[Encoded] | None:
-        """The next version, by number of piece, if it is there as a whole."""
-        everything = range(len(self._pieces))
+    def has_next(self) -> bool:
+        """Whether the next version is there as a whole."""
         with self._changed:
-            if not self._has(self.version + 1, everything):
-                return None
-            self.version += 1
-            found = self._versions.pop(self.version)
-            return [found[number] for number in everything]
+            return self._has(self.version + 1, range(len(self._pieces)))
 
     def _has(self, version: int, numbers: Collection[int]) -> bool:
         there = self._versions.get(version, {})

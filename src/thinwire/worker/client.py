@@ -20,7 +20,7 @@ from thinwire import _native
 from thinwire.compressor import Encoded, flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import BATCH_NUMEL
+from thinwire.gradient.pieces import BATCH_NUMEL, Piece
 from thinwire.recipe import Recipe
 from thinwire.settings import check_positive, check_whole
 from thinwire.transport.keys import WorkerCurve
@@ -32,6 +32,9 @@ from thinwire.worker.state import States, by_parameter, by_piece
 from thinwire.worker.stats import Tally, TensorStats, residual_ratios
 
 _logger = logging.getLogger(__name__)
+
+GROUP_NUMEL = 1 << 20
+"""Elements that are decoded as soon as they are there, while others are on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class Client:
         self._deadline, self._report_seconds = deadline_seconds, report_seconds
         self._overlap, self._pausing = overlap and not recipe.clips_model, False
         self._connect = connect or connect_with(keys, insecure=insecure)
-        self._side = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
+        self._side = WorkerSide(recipe, rank=rank, workers=workers, seed=seed, undo=False)
         self._tally = Tally()
         self._overflowed = 0
         self._servers: Servers | None = None
@@ -144,6 +147,7 @@ class Client:
         self._numbers: dict[str, list[int]] = {name: [] for name in self._parameters}
         for number, piece in enumerate(self._servers.pieces):
             self._numbers[piece.key.name].append(number)
+        self._groups = in_groups(self._servers.pieces)
         self._load_residuals()
         self._pipeline = Pipeline(["encode"], on_error=lambda error: None)
         self._ready: list[str] = []
@@ -165,17 +169,12 @@ class Client:
         self._ready += [name for name in self._parameters if name not in self._given]
         self._submit()
         self._pipeline.drain(deadline_seconds=2 * self._deadline, what=f"step {self.steps}")
-        servers.arrivals.wait_for(
-            servers.arrivals.version + 1,
-            range(len(servers.pieces)),
-            step=self.steps,
-            deadline_seconds=self._deadline,
-        )
-        self._apply_all()
+        self._apply_next()
+        while servers.arrivals.has_next():
+            self._apply_next()
         self.steps += 1
         self._given.clear()
-        for desk in servers.desks:
-            desk.report(self._owed, self.steps, every_seconds=self._report_seconds)
+        self._pipeline.submit(_Job(partial(self._report, self.steps)))
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -271,7 +270,7 @@ class Client:
         names, self._ready = self._ready, []
         if names:
             round_ = Round(self.steps, float(self._optimizer.param_groups[0]["lr"]))
-            self._pipeline.submit(_Encoding(partial(self._push, names, round_, self.version)))
+            self._pipeline.submit(_Job(partial(self._push, names, round_, self.version)))
 
     def _push(self, names: Sequence[str], round_: Round, version: int) -> None:
         """Compress and send these gradients. Runs in the background."""
@@ -288,16 +287,18 @@ class Client:
             self._tally.push(pieces, sent)
             servers.push(round_.step, version, round_.learning_rate or 0.0, owned, sent)
 
-    def _apply_all(self) -> None:
-        arrivals = self._joined().arrivals
-        while (update := arrivals.take_next()) is not None:
-            self._apply(update)
-
-    def _apply(self, update: Sequence[Encoded]) -> None:
-        pieces = self._joined().pieces
+    def _apply_next(self) -> None:
+        """Wait for the next version, decode it as it comes, and step once."""
+        servers = self._joined()
+        arrivals, version = servers.arrivals, servers.arrivals.version + 1
         mean = {name: _room(p) for name, p in self._parameters.items()}
-        decode_into(mean, pieces, update)
-        self._tally.pull(pieces, update)
+        for numbers in self._groups:
+            arrivals.wait_for(version, numbers, step=self.steps, deadline_seconds=self._deadline)
+            pieces = [servers.pieces[number] for number in numbers]
+            update = arrivals.take(version, numbers)
+            decode_into(mean, pieces, update)
+            self._tally.pull(pieces, update)
+        arrivals.applied_all(version)
         for name, parameter in self._parameters.items():
             parameter.grad = mean[name].view(parameter.shape).to(parameter)
         self._optimizer.step()
@@ -308,13 +309,7 @@ class Client:
         """Apply what was updated before this worker came."""
         servers = self._joined()
         while servers.arrivals.version < servers.version:
-            servers.arrivals.wait_for(
-                servers.arrivals.version + 1,
-                range(len(servers.pieces)),
-                step=self.steps,
-                deadline_seconds=self._deadline,
-            )
-            self._apply_all()
+            self._apply_next()
 
     def _load_residuals(self) -> None:
         servers = self._joined()
@@ -334,6 +329,11 @@ class Client:
             self.steps = servers.counted
         self._side.compressor.prepare(servers.pieces)
 
+    def _report(self, step: int) -> None:
+        """Tell the servers what would be lost with this worker. Runs in the background."""
+        for desk in self._joined().desks:
+            desk.report(self._owed, step, every_seconds=self._report_seconds)
+
     def _owed(self) -> float:
         return math.sqrt(math.fsum(self._side.compressor.owed_squares().values()))
 
@@ -344,8 +344,8 @@ class Client:
             self._side.compressor.take_back(servers.pieces[entry.piece], sent)
 
 
-class _Encoding:
-    """The one stage of a job."""
+class _Job:
+    """Work for the background, of one stage."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.stages = (work,)
@@ -356,6 +356,17 @@ class _Encoding:
 
 def _norm(gradients: Iterable[Tensor]) -> float:
     return math.sqrt(math.fsum(map(_native.sum_squares, gradients)))
+
+
+def in_groups(pieces: Sequence[Piece]) -> list[range]:
+    """Numbers of pieces that are decoded together, the first layers first."""
+    groups, start, numel = [], 0, 0
+    for number, piece in enumerate(pieces):
+        numel += piece.numel
+        if numel >= GROUP_NUMEL or number == len(pieces) - 1:
+            groups.append(range(start, number + 1))
+            start, numel = number + 1, 0
+    return groups
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Served:
         self._first_version = 0
         self._pushed: set[int] = set()
         self.tally = Tally()
-        self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
+        self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed, undo=False)
         self.worker.compressor.prepare(pieces)
 
     def push(self, unit: Unit) -> Transit:

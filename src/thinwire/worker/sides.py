@@ -43,11 +43,13 @@ class Round:
 
 
 class WorkerSide:
-    """Compresses this worker's gradients."""
+    """Compresses this worker's gradients. With ``undo`` its newest step can be undone."""
 
-    def __init__(self, recipe: Recipe, *, rank: int, workers: int, seed: int) -> None:
+    def __init__(
+        self, recipe: Recipe, *, rank: int, workers: int, seed: int, undo: bool = True
+    ) -> None:
         self.compressor = Compressor(
-            recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers, undo=True
+            recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers, undo=undo
         )
 
     def push(
