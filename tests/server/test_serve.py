@@ -1,0 +1,96 @@
+"""``thinwire serve`` and the example, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.server.processes import free_address, wait_until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "servers" / "train.py"
+RECIPE = "doublesqueeze(OneBit())"
+THINWIRE = str(Path(sys.executable).parent / "thinwire")
+
+
+@contextmanager
+def running(*command: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with output.open("ab") as file:
+        process = subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=file,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def serve(address: str, folder: Path, *options: str) -> tuple[str, ...]:
+    common = ("--listen", address, "--workers", "2", "--recipe", RECIPE, "--fsync", "off")
+    return (THINWIRE, "serve", *common, "--log-dir", str(folder / "ps0"), *options)
+
+
+def work(address: str, folder: Path, rank: int) -> tuple[str, ...]:
+    where = ("--servers", address, "--checkpoint", str(folder / f"{rank}.pt"))
+    return (sys.executable, str(EXAMPLE), "--rank", str(rank), "--workers", "2", *where)
+
+
+@pytest.mark.timeout(120)
+def test_the_example_trains_and_goes_on_after_a_worker_was_killed(tmp_path: Path) -> None:
+    address, out = free_address(), tmp_path / "serve.txt"
+    outputs = [tmp_path / "0.txt", tmp_path / "1.txt"]
+    with (
+        running(*serve(address, tmp_path), output=out) as server,
+        running(*work(address, tmp_path, 0), output=outputs[0]) as first,
+    ):
+        with running(*work(address, tmp_path, 1), output=outputs[1]):
+            wait_until(lambda: "version 50" in outputs[1].read_text(), "a checkpoint")
+        with running(*work(address, tmp_path, 1), output=outputs[1]) as again:
+            assert [one.wait(60) for one in (first, again, server)] == [0, 0, 0]
+    for output in outputs:
+        assert "times fewer bytes" in output.read_text()
+    assert "All workers are done at version 200" in out.read_text()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_server_in_good_order(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "serve.txt"
+    with running(*serve(free_address(), tmp_path), output=out) as server:
+        wait_until(
+            lambda: out.exists() and "Serving 2 workers at tcp://" in out.read_text(), "start"
+        )
+        server.send_signal(number)
+        assert server.wait(30) == 0
+    assert "Stopped at version 0" in out.read_text()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--recipe", "dgc("], "examples: dense, dgc(0.001)"),
+        (["--quorum", "1"], "say how far behind a push may be"),
+        (["--listen", "tcp://0.0.0.0:5555"], "keys"),
+        (["--keys", __file__], "--keys and --allow go together"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(
+    options: list[str], words: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "serve.txt"
+    with running(*serve(free_address(), tmp_path), *options, output=out) as server:
+        assert server.wait(30) == 1
+    [line] = out.read_text().splitlines()
+    assert line.startswith("Error: ")
+    assert words in line
