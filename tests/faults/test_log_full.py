@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,21 +19,6 @@ from thinwire.server.snapshot import Snapshot
 from thinwire.wire.frame import Frame, pack
 
 GROUP = [push(1, payload=bytes(30_000)), push(2, payload=bytes(50_000))]
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "thinwire-test", str(tmp_path)]
-    result = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if result.returncode:
-        pytest.skip(f"no file system can be mounted here: {result.stderr.strip()}")
-    try:
-        yield tmp_path
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 @contextmanager

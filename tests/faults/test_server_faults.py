@@ -94,3 +94,21 @@ def test_five_seconds_of_sigstop_change_no_bit(who: str, tmp_path: Path) -> None
         victim.signal(signal.SIGCONT)
         results = [worker.result() for worker in workers]
     assert [found for found, _ in results] == [virtual(recipe, WORKERS, steps)] * WORKERS
+
+
+@pytest.mark.timeout(120)
+def test_a_full_disk_stops_the_server_and_loses_nothing(tiny_disk: Path) -> None:
+    """It says so, workers wait, and when there is room again it goes on bit for bit."""
+    recipe, steps = RECIPES["1 bit"], 22
+    ballast = tiny_disk / "ballast"
+    ballast.write_bytes(bytes(600_000))
+    with ExitStack() as stack:
+        server = stack.enter_context(ServerProcess(tiny_disk / "ps0", recipe, workers=WORKERS))
+        workers = start_workers(stack, [server.address], recipe, steps)
+        assert server.wait() == 1
+        assert "LogError: log: " in server.log()
+        assert "No space left" in server.log()
+        ballast.unlink()
+        server.start()
+        results = [worker.result() for worker in workers]
+    assert [found for found, _ in results] == [virtual(recipe, WORKERS, steps)] * WORKERS
