@@ -10,7 +10,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -164,11 +166,17 @@ size_t encode_taken(Entries& taken, size_t n, Values values, float* residual, ui
   return nbytes;
 }
 
+// Kernels fill the last run with zeros, and zero times infinity would be something to take there.
+bool finite_factors(std::initializer_list<float> factors) {
+  return std::all_of(factors.begin(), factors.end(), [](float x) { return std::isfinite(x); });
+}
+
 Written residual_topk_encode(Input gradient, Output residual, size_t k, Select select, Values values, float gain,
                              float keep, nb::handle out) {
   const size_t n = numel(gradient);
   require_same(n, residual.size());
   require(k <= n, "k is larger than the array");
+  if (!finite_factors({gain, keep})) return std::nullopt;
   return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
     taken.count = residual_topk(gradient.data(), n, k, select, {gain, keep}, residual.data(), taken.index.data(),
@@ -183,6 +191,7 @@ Written dgc_topk_encode(Input gradient, Output velocity, Output residual, size_t
   require_same(n, residual.size());
   require_same(n, velocity.size());
   require(k <= n, "k is larger than the array");
+  if (!finite_factors({gain, keep, momentum})) return std::nullopt;
   return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
     taken.count = dgc_topk(gradient.data(), n, k, select, {gain, keep}, {momentum, nesterov, mask}, velocity.data(),
@@ -234,6 +243,7 @@ Written onebit_step_encode(Input gradient, Output wanted, Output scales, SignSca
   require_block(block);
   require_same(n, wanted.size());
   require_same(sign_scales(n, block), scales.size());
+  if (!finite_factors({gain, keep})) return std::nullopt;
   return write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
     return onebit_step(gradient.data(), n, {gain, keep}, scale, block, wanted.data(), scales.data(), payload);
   });
@@ -251,6 +261,7 @@ Written onebit_sum_step_encode(const std::vector<nb::object>& payloads, float we
     require(!onebit_check(bytes.back()->data(), bytes.back()->size(), n), "a payload is corrupt");
     data.push_back(bytes.back()->data());
   }
+  if (!finite_factors({weight, keep})) return std::nullopt;
   return write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
     return onebit_sum_step(data.data(), data.size(), weight, n, keep, scale, block, wanted.data(), scales.data(), payload);
   });

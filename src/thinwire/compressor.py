@@ -205,6 +205,10 @@ class Compressor:
         for piece in pieces:
             self._find_state(piece)
 
+    def forget(self, piece: Piece) -> None:
+        """Owe nothing for this piece any more."""
+        self._states.pop(piece.name, None)
+
     def take_back(self, piece: Piece, sent: Encoded) -> None:
         """Owe again what was sent but not accepted."""
         state = self._find_state(piece)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import subprocess
@@ -267,3 +268,21 @@ def test_a_caller_that_flushes_subnormals_gets_the_same_bits() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert found == expected
+
+
+@pytest.mark.parametrize("factor", [math.inf, -math.inf, math.nan, 1e300])
+@pytest.mark.parametrize("numel", [1, 100, 1000])
+def test_a_factor_that_is_not_finite_is_refused_and_nothing_is_written(
+    factor: float, numel: int
+) -> None:
+    """Zeros beyond the end, times infinity, would be taken for numbers there."""
+    gradient, out = torch.ones(numel), bytearray(10_000)
+    room = torch.zeros(numel + 128)
+    residual = room[:numel]
+    topk = (_native.Select.SAMPLED, _native.Values.FLOAT32)
+    assert _native.residual_topk(gradient, residual, 1, *topk, 1.0, factor, out) is None
+    assert _native.residual_topk(gradient, residual, 1, *topk, factor, 1.0, out) is None
+    velocity = torch.zeros(numel)
+    dgc = (gradient, velocity, residual, 1, *topk)
+    assert _native.dgc_topk(*dgc, 1.0, 1.0, factor, False, True, out) is None
+    assert not room.any()

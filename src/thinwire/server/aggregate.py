@@ -20,7 +20,12 @@ import numpy as np
 from thinwire.codec import registry
 from thinwire.codec.dense import Float32
 from thinwire.compressor import LARGEST, Compressor, Encoded
-from thinwire.errors import CorruptPayloadError, RemoteProtocolError, UnknownCodecError
+from thinwire.errors import (
+    CorruptPayloadError,
+    NonFiniteError,
+    RemoteProtocolError,
+    UnknownCodecError,
+)
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
@@ -95,6 +100,8 @@ class Aggregate:
         self.marks: dict[tuple[int, int], Mark] = {}
         """By worker and piece."""
         self.open: dict[int, list[Contribution]] = {number: [] for number in pieces}
+        self.spoilt = 0
+        """How many versions of pieces were not finite, and were thrown away."""
         self.absent: set[int] = set()
         """Workers that nobody waits for: they are done, or lost."""
         # The random numbers of no worker, and the same whoever plays the server.
@@ -167,6 +174,17 @@ class Aggregate:
             if pushes
         }
 
+    def _forget(self, number: int) -> Encoded:
+        """What to answer if a version is not finite, so that no weights are spoilt: nothing.
+
+        Each push was finite, but numbers near the largest add up to more, and so do residuals that
+        follow learning rates that no training has. What was owed for this piece is lost.
+        """
+        self.spoilt += 1
+        piece = self.pieces[number]
+        self.compressor.forget(piece)
+        return Encoded(Float32.wire_id, piece.numel, bytes(4 * piece.numel))
+
     def _present(self) -> set[int]:
         return set(range(self.rules.workers)) - self.absent
 
@@ -220,15 +238,24 @@ class Aggregate:
         pushes = sorted(self.open[number], key=lambda one: (one.worker, one.step))
         self.open[number] = []
         newest = max(pushes, key=lambda one: (one.step, one.worker))
-        answer = self.compressor.compress_sum(
-            self.pieces[number],
-            [one.encoded for one in pushes],
-            weight=1 / self.rules.workers,
-            step=self.versions[number],
-            learning_rate=newest.learning_rate,
-        )
+        try:
+            answer = self.compressor.compress_sum(
+                self.pieces[number],
+                [one.encoded for one in pushes],
+                weight=1 / self.rules.workers,
+                step=self.versions[number],
+                learning_rate=newest.learning_rate,
+            )
+        except NonFiniteError:
+            answer = None
+        if answer is None or _is_spoilt(answer):
+            answer = self._forget(number)
         self.versions[number] += 1
         return Entry(number, answer.wire_id, answer.numel, memoryview(answer.payload))
+
+
+def _is_spoilt(answer: Encoded) -> bool:
+    return answer.wire_id == Float32.wire_id and _overflows(memoryview(answer.payload))
 
 
 def _overflows(payload: memoryview) -> bool:

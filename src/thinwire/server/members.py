@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -41,10 +42,13 @@ class Members:
     """Workers that are expected back."""
     ended: dict[PeerId, float] = field(default_factory=dict)
     """Connections that nothing is heard of any more, though the other side may not know yet."""
+    ignored: Counter[PeerId] = field(default_factory=Counter)
+    """Frames that they went on to send."""
 
     def find(self, peer_id: PeerId, *, now: float) -> Peer | None:
         """Who this is; a new session if it was never heard of, None if it has ended."""
         if peer_id in self.ended:
+            self.ignored[peer_id] += 1
             return None
         if peer_id not in self.peers:
             self.peers[peer_id] = Peer(peer_id, Session.of_server(self.run, self.epoch), now)
@@ -69,22 +73,27 @@ class Members:
         found = [p for p in self.peers.values() if self.workers.get(p.session.worker) is not p]
         return [p for i, p in enumerate(found) if p.since < before or i < len(found) - most]
 
-    def overdue(self, *, before: float, most: int) -> list[PeerId]:
-        """Connections that ended before that time, and the first of more than ``most``.
+    def overdue(self, *, before: float, most: int, most_frames: int) -> list[PeerId]:
+        """Connections that ended before that time, the first of more than ``most``, and those that
+        have sent more than ``most_frames`` since.
 
         They are forgotten here.
         """
         many = len(self.ended) - most
         found = [
-            one for i, (one, since) in enumerate(self.ended.items()) if since < before or i < many
+            one
+            for i, (one, since) in enumerate(self.ended.items())
+            if since < before or i < many or self.ignored[one] > most_frames
         ]
         for peer_id in found:
             del self.ended[peer_id]
+            self.ignored.pop(peer_id, None)
         return found
 
     def gone(self, peer_id: PeerId) -> Peer | None:
         """The connection does not exist any more; who it was, unless it had ended before."""
         self.ended.pop(peer_id, None)
+        self.ignored.pop(peer_id, None)
         return self.peers.get(peer_id)
 
     def ready(self) -> Iterator[Peer]:

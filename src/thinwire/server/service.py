@@ -62,6 +62,8 @@ _GOODBYE_SECONDS = 5.0
 """How long a connection may stay after its last word was sent."""
 _MOST_GOODBYES = 64
 """So many of them: the places at this server are for others."""
+_MOST_IGNORED = 64
+"""Frames of a peer that was told goodbye. What is not read until it is cut off takes memory."""
 _JOIN_SECONDS = 20.0
 """From the first word to Join. A worker says both at once, but it may be frozen in between."""
 _MOST_STRANGERS = 64
@@ -255,7 +257,11 @@ class Service:
         verdict = aggregate.judge(worker, step, push)
         if verdict.accepted:
             self._keep(raw)
+        spoilt = aggregate.spoilt
         self._publish(aggregate.count(worker, step, push, verdict))
+        if aggregate.spoilt > spoilt:
+            text = f"a version with a push of worker {worker} is not finite, and is thrown away"
+            self._refusals.note(text, now=time.monotonic())
         for name in ("accepted", "stale", "repeated"):
             self.counters[name] += len(getattr(verdict, name))
         if verdict.stale:
@@ -394,7 +400,9 @@ class Service:
         now = time.monotonic()
         self._refusals.catch_up(now=now)
         self._comings.catch_up(now=now)
-        for peer_id in self.members.overdue(before=now - _GOODBYE_SECONDS, most=_MOST_GOODBYES):
+        for peer_id in self.members.overdue(
+            before=now - _GOODBYE_SECONDS, most=_MOST_GOODBYES, most_frames=_MOST_IGNORED
+        ):
             self._listener.drop(peer_id)
 
     def _check_losses(self) -> None:

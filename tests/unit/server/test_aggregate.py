@@ -227,6 +227,37 @@ def test_a_push_that_would_spoil_all_weights_is_refused(value: float) -> None:
         aggregate.judge(0, 0, Push(0, 0.0, (entry_for(0, values.numpy().tobytes()),)))
 
 
+@pytest.mark.parametrize("codec", [tw.TopK(0.1), tw.BFloat16(), tw.Nonzero()], ids=repr)
+def test_a_version_that_would_not_be_finite_is_thrown_away(codec: tw.TopK) -> None:
+    """Each push is, but not their sum."""
+    aggregate = Aggregate(tw.doublesqueeze(codec), PIECES, Rules.synchronous(2))
+    payload = codec.encode(torch.full((PIECES[0].numel,), 3e38), seed=0)
+    updates = []
+    for step in range(3):
+        for worker in range(2):
+            entry = entry_for(0, bytes(payload), codec=codec.wire_id)
+            updates += aggregate.count(worker, step, Push(step, 0.1, (entry,)))
+    assert aggregate.spoilt > 0
+    for update in updates:
+        [entry] = update.entries
+        assert tw.Encoded(entry.codec, entry.numel, entry.payload).decode().isfinite().all()
+
+
+@pytest.mark.parametrize("codec", [tw.TopK(0.1), tw.OneBit(), tw.Dither(4)], ids=repr)
+@pytest.mark.parametrize("rates", [(1e300, 1e-300), (1e308, 5e-324)])
+def test_absurd_learning_rates_spoil_nothing(codec: tw.TopK, rates: tuple[float, float]) -> None:
+    feedback = tw.Residual(rescale=True)
+    recipe = tw.Recipe(codec, feedback, codec, feedback)
+    aggregate = Aggregate(recipe, PIECES, Rules.synchronous(1))
+    for step in range(6):
+        x = torch.randn(PIECES[0].numel, generator=torch.Generator().manual_seed(step))
+        entry = entry_for(0, bytes(codec.encode(x, seed=0)), codec=codec.wire_id)
+        for update in aggregate.count(0, step, Push(step, rates[step % 2], (entry,))):
+            answer = update.entries[0]
+            decoded = tw.Encoded(answer.codec, answer.numel, answer.payload).decode()
+            assert decoded.isfinite().all()
+
+
 def test_who_is_absent_is_not_waited_for() -> None:
     recipe = RECIPES[0]
     aggregate = Aggregate(recipe, PIECES, Rules.synchronous(3))

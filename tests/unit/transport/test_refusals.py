@@ -19,7 +19,7 @@ def test_a_flood_of_refusals_is_a_few_lines_and_a_number(caplog: pytest.LogCaptu
     refusals.catch_up(now=51.0)
     assert len(caplog.messages) == lines
     refusals.catch_up(now=100.0)
-    assert caplog.messages[lines:] == [f"and {1000 - lines} more refusals like these"]
+    assert caplog.messages[lines:] == [f"and {1000 - lines} more like these"]
     refusals.note("peer 1000", now=100.0)
     refusals.catch_up(now=200.0)
     assert caplog.messages[lines + 1 :] == ["peer 1000"]
