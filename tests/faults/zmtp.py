@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 
-_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _READY = b"\x05READY" + b"\x0bSocket-Type" + b"\x00\x00\x00\x06DEALER"
 MORE = 1
 LONG = 2
+_COMMAND = 4
 
 
 def tcp(address: str) -> socket.socket:
@@ -20,8 +21,8 @@ def shake_hands(address: str, *, routing_id: bytes = b"") -> socket.socket:
     """A connection on which the server expects messages."""
     client = tcp(address)
     ready = _READY + b"\x08Identity" + len(routing_id).to_bytes(4, "big") + routing_id
-    client.sendall(_GREETING + bytes([4, len(ready)]) + ready)
-    _exactly(client, len(_GREETING))
+    client.sendall(GREETING + bytes([4, len(ready)]) + ready)
+    _exactly(client, len(GREETING))
     _, nbytes = _exactly(client, 2)  # the server's READY is a short command
     _exactly(client, nbytes)
     return client
@@ -30,7 +31,10 @@ def shake_hands(address: str, *, routing_id: bytes = b"") -> socket.socket:
 def _exactly(client: socket.socket, nbytes: int) -> bytes:
     received = b""
     while len(received) < nbytes:
-        received += client.recv(nbytes - len(received))
+        more = client.recv(nbytes - len(received))
+        if not more:
+            raise ConnectionError("the server has ended this connection")
+        received += more
     return received
 
 
@@ -40,6 +44,17 @@ def part(data: bytes, *, more: bool = False) -> bytes:
     if len(data) < 256:
         return bytes([flags, len(data)]) + data
     return bytes([flags | LONG]) + len(data).to_bytes(8, "big") + data
+
+
+def read_part(client: socket.socket) -> bytes:
+    """The next part that is no command."""
+    while True:
+        flags, nbytes = _exactly(client, 2)
+        if flags & LONG:
+            nbytes = int.from_bytes(bytes([nbytes]) + _exactly(client, 7), "big")
+        data = _exactly(client, nbytes)
+        if not flags & _COMMAND:
+            return data
 
 
 def declared(nbytes: int) -> bytes:

@@ -1,7 +1,7 @@
 """Says who was refused, one line each, and no more lines than somebody can read.
 
 A flood of bad peers must not become a flood of lines: what does not fit is counted and said later.
-A line says what a peer did, never what it sent.
+A line says what a peer did, and if it repeats a word of the peer's, that stays within the line.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import logging
 
 _SECONDS = 10.0
 _LINES = 20  # in that time
+_MOST_CHARACTERS = 500
 
 
 class Refusals:
-    """Writes to one logger."""
+    """Writes to one logger, at one level."""
 
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
+    def __init__(self, logger: logging.Logger, *, level: int = logging.WARNING) -> None:
+        self._logger, self._level = logger, level
         self._since = float("-inf")
         self._lines = 0
         self._more = 0
@@ -26,7 +27,7 @@ class Refusals:
         self.catch_up(now=now)
         if self._lines < _LINES:
             self._lines += 1
-            self._logger.warning("%s", text)
+            self._logger.log(self._level, "%s", _one_line(text))
         else:
             self._more += 1
 
@@ -35,5 +36,9 @@ class Refusals:
         if now - self._since < _SECONDS:
             return
         if self._more:
-            self._logger.warning("and %d more refusals like these", self._more)
+            self._logger.log(self._level, "and %d more like these", self._more)
         self._since, self._lines, self._more = now, 0, 0
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:_MOST_CHARACTERS])

@@ -127,7 +127,7 @@ class ZeromqListener:
                 dry = True
             # Who has left is known before what it sent is read to the end, never after.
             self._reads = 0 if dry else self._reads + 1
-            self._roster.turn(dry=dry)
+            self._roster.turn(dry=dry, now=now)
         if event is None and self._roster.gone:
             return self._roster.gone.popleft(), dry
         return event, dry
@@ -140,9 +140,7 @@ class ZeromqListener:
             elif event is zmq.Event.DISCONNECTED:
                 self._roster.disconnected(value)
             elif event in _NOT_UNDERSTOOD:
-                self._roster.refusals.note(
-                    f"a connection was refused: {_NOT_UNDERSTOOD[event]}", now=now
-                )
+                self._roster.refused(_NOT_UNDERSTOOD[event], now=now)
 
     def _read(self, now: float) -> Received | None:
         """One message, or None if it was not to be received. Raises zmq.Again if there is none."""

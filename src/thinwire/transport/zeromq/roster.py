@@ -35,6 +35,7 @@ class Roster:
         self._by_peer: dict[PeerId, Link] = {}
         self._ending: list[Link] = []
         self._superseded: set[tuple[bytes, int]] = set()
+        self._explained = 0  # strangers of whom it was said why they end; not known which
         self._made = 0
 
     def accepted(self, link: Link) -> None:
@@ -45,6 +46,11 @@ class Roster:
             self.expel(strangers[0], text, now=link.since)
             self.disconnected(strangers[0].fd)
         self._by_fd[link.fd] = link
+
+    def refused(self, why: str, *, now: float) -> None:
+        """Some connection ends while shaking hands."""
+        self.refusals.note(f"a connection was refused: {why}", now=now)
+        self._explained += 1
 
     def disconnected(self, fd: int) -> None:
         """Its last messages may still be unread: it is gone when they had their turn."""
@@ -117,14 +123,14 @@ class Roster:
         """Do not report what happened to this peer."""
         self.gone = deque(gone for gone in self.gone if gone.peer != peer)
 
-    def turn(self, *, dry: bool) -> None:
+    def turn(self, *, dry: bool, now: float) -> None:
         """One read was done; ``dry``: and there is nothing left to read."""
         for link in self._ending[:]:
             link.turns_left -= 1
             # One that was dropped is kept as long as there may be messages to throw away.
             if dry or (link.turns_left <= 0 and not link.dropped):
                 self._ending.remove(link)
-                self._finish(link)
+                self._finish(link, now)
         if dry:
             self._superseded.clear()
 
@@ -152,7 +158,12 @@ class Roster:
         for link in [*self._by_fd.values(), *self._ending]:
             link.close()
 
-    def _finish(self, link: Link) -> None:
+    def _finish(self, link: Link, now: float) -> None:
+        if link.peer is None and self._explained:
+            self._explained -= 1
+        elif link.peer is None and not link.dropped:
+            text = "it left without a word, or said what ZeroMQ does not take"
+            self.refusals.note(f"a connection was refused: {text}", now=now)
         self._report(link, "the connection ended")
         self._forget(link)
         link.close()
