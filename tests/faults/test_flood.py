@@ -72,9 +72,12 @@ def pour(
     times: int,
     start: Callable[[str], socket.socket] = zmtp.shake_hands,
 ) -> int:
-    """Send it again and again on one connection, until that is cut; returns how often it went."""
+    """Send it again and again on one connection, until that is cut; returns how often it went.
+
+    Not once, if a server that has many strangers does not shake hands with another one.
+    """
     sent = 0
-    with start(server.address) as stranger, suppress(OSError):
+    with suppress(OSError), start(server.address) as stranger:
         while sent < times:
             stranger.sendall(data)
             sent += 1

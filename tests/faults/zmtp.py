@@ -21,10 +21,14 @@ def shake_hands(address: str, *, routing_id: bytes = b"") -> socket.socket:
     """A connection on which the server expects messages."""
     client = tcp(address)
     ready = _READY + b"\x08Identity" + len(routing_id).to_bytes(4, "big") + routing_id
-    client.sendall(GREETING + bytes([4, len(ready)]) + ready)
-    _exactly(client, len(GREETING))
-    _, nbytes = _exactly(client, 2)  # the server's READY is a short command
-    _exactly(client, nbytes)
+    try:
+        client.sendall(GREETING + bytes([4, len(ready)]) + ready)
+        _exactly(client, len(GREETING))
+        _, nbytes = _exactly(client, 2)  # the server's READY is a short command
+        _exactly(client, nbytes)
+    except BaseException:
+        client.close()
+        raise
     return client
 
 
