@@ -78,7 +78,7 @@ def updates_of(servers: Sequence[RunningServer], name: str) -> Tensor:
     for server in servers:
         aggregate = server.service.aggregate
         assert aggregate is not None
-        for frame in server.service.past.updates(after=0):
+        for frame in server.service.memory.past.updates(after=0):
             update = decode(frame)
             assert isinstance(update, Update)
             for entry in update.entries:

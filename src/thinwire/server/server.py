@@ -11,7 +11,9 @@ from thinwire.recipe import Recipe
 from thinwire.server.log import Log
 from thinwire.server.retention import DEFAULT_SETTINGS, LogSettings
 from thinwire.server.rules import Rules
-from thinwire.server.service import Service, ServiceSettings
+from thinwire.server.service import Service
+from thinwire.server.settings import ServiceSettings
+from thinwire.server.terms import check_terms
 from thinwire.settings import check_whole
 from thinwire.transport import zeromq
 from thinwire.transport.keys import ServerCurve
@@ -63,6 +65,7 @@ class Server:
             if log_dir is not None:
                 new_run = int.from_bytes(os.urandom(7), "little") + 1
                 self._log, recovery = Log.open(Path(log_dir), log_settings, new_run=new_run)
+                check_terms(Path(log_dir), recipe, rules, seed)
             self.service = Service(
                 self._listener,
                 recipe,

@@ -8,11 +8,9 @@ forget, and one commit serves all that came in the meantime.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from thinwire.errors import RemoteProtocolError, WorkerLost
 from thinwire.model import Model
@@ -21,16 +19,16 @@ from thinwire.server.aggregate import Aggregate
 from thinwire.server.joining import check_first_words, why_not
 from thinwire.server.log import Log
 from thinwire.server.members import Members, Peer
-from thinwire.server.past import Past, ShortPast
+from thinwire.server.memory import Memory, in_frames
 from thinwire.server.recovery import Recovery
 from thinwire.server.rules import Rules
-from thinwire.server.state import restore, snapshot_of
-from thinwire.settings import check_choice, check_positive, check_whole
+from thinwire.server.settings import DEFAULT_SETTINGS, ServiceSettings
+from thinwire.server.state import restore
 from thinwire.transport.base import Listener, PeerGone, Received
 from thinwire.transport.refusals import Refusals
 from thinwire.wire import frame as frames
 from thinwire.wire.body import shortened
-from thinwire.wire.frame import DEFAULT_LIMITS, Frame
+from thinwire.wire.frame import Frame
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
@@ -47,13 +45,10 @@ from thinwire.wire.messages import (
     Update,
     Welcome,
     decode,
-    encode,
 )
 from thinwire.wire.session import State
 
 _logger = logging.getLogger(__name__)
-
-ON_LOSS = ("stop", "continue")
 
 _OTHER_RUN = "this is another run than yours: was this server started without its log?"
 _EVENTS_PER_TURN = 256
@@ -68,33 +63,8 @@ _JOIN_SECONDS = 20.0
 """From the first word to Join. A worker says both at once, but it may be frozen in between."""
 _MOST_STRANGERS = 64
 """Who have said something and not joined, beyond the number of workers."""
-_UPDATE_NBYTES, _ENTRY_NBYTES = 12, 14
-"""Of a body: the version and a count, and the row of each entry."""
 MOST_STEP = (1 << 62) - 1
 """A worker that comes back is told the number of its next step, which must be a number, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceSettings:
-    """A worker that is away for ``loss_seconds`` is lost: then ``on_loss`` is "stop" (everyone) or
-    "continue" (without it). A version that is open for ``late_seconds`` is worth a warning. After
-    ``snapshot_nbytes`` of log, or four times the size of the state if that is more, the state is
-    kept as well, so that a restart need not begin at the beginning.
-    """
-
-    loss_seconds: float = 60.0
-    on_loss: str = "stop"
-    late_seconds: float = 10.0
-    snapshot_nbytes: int = 64 << 20
-
-    def __post_init__(self) -> None:
-        check_positive(self.loss_seconds, owner="Server", field="loss_seconds")
-        check_choice(self.on_loss, ON_LOSS, owner="Server", field="on_loss")
-        check_positive(self.late_seconds, owner="Server", field="late_seconds")
-        check_whole(self.snapshot_nbytes, least=1, owner="Server", field="snapshot_nbytes")
-
-
-DEFAULT_SETTINGS = ServiceSettings()
 
 
 class Service:
@@ -117,10 +87,8 @@ class Service:
         """``recovery`` is what ``log`` held when it was opened."""
         self._listener, self._recipe, self._rules = listener, recipe, rules
         self._settings, self._seed = settings, seed
-        self._log = log
-        self.past: Past = ShortPast() if log is None else log
-        run = int.from_bytes(os.urandom(7), "little") + 1 if log is None else log.run
-        self.members = Members(run, 1 if log is None else log.epoch)
+        self.memory = Memory(log)
+        self.members = Members(self.memory.run, self.memory.epoch)
         self.model: Model | None = None
         self.aggregate: Aggregate | None = None
         self.counters: Counter[str] = Counter()
@@ -133,8 +101,6 @@ class Service:
         self._updates: list[tuple[Update, bytes]] = []
         self._replies: list[tuple[Peer, Message, int]] = []
         self._opened = self._warned = time.monotonic()
-        self._kept_nbytes = 0
-        """Since the last snapshot."""
         if recovery is not None:
             self._recover(recovery)
 
@@ -208,7 +174,7 @@ class Service:
             rules=self._rules,
             model=self.model,
             version=self.version,
-            since=self.past.since,
+            since=self.memory.past.since,
             joined=worker in self.members.workers,
         )
         if refusal is not None:
@@ -219,7 +185,7 @@ class Service:
         # Or it would be sent updates of this turn, which it may have said that it has.
         self._settle()
         if worker in aggregate.absent:
-            self._keep(raw)
+            self.memory.keep(raw)
             aggregate.enter(worker)
         self.members.join(peer)
         welcome = Welcome(self.version, self._rules.quorum, self._rules.staleness)
@@ -235,7 +201,7 @@ class Service:
             if description is None:
                 raise RemoteProtocolError("not described what is trained")
             self._adopt(description, frames.unpack(memoryview(peer.described)))
-            self._keep(peer.described)
+            self.memory.keep(peer.described)
         return self._running()
 
     def _running(self) -> Aggregate:
@@ -245,10 +211,7 @@ class Service:
 
     def _adopt(self, description: Describe, described: Frame) -> None:
         self.model, self._described = Model(description, self._rules.workers), described
-        pieces = self.model.own()
-        self.aggregate = Aggregate(self._recipe, pieces, self._rules, seed=self._seed)
-        state_nbytes = 4 * sum(piece.numel for piece in pieces.values())
-        self._snapshot_nbytes = max(4 * state_nbytes, self._settings.snapshot_nbytes)
+        self.aggregate = Aggregate(self._recipe, self.model.own(), self._rules, seed=self._seed)
 
     def _push(self, peer: Peer, step: int, push: Push, raw: bytes) -> None:
         aggregate, worker = self._running(), peer.session.worker
@@ -256,7 +219,7 @@ class Service:
             raise RemoteProtocolError(f"push of worker {worker}: step {step}, beyond {MOST_STEP}")
         verdict = aggregate.judge(worker, step, push)
         if verdict.accepted:
-            self._keep(raw)
+            self.memory.keep(raw)
         spoilt = aggregate.spoilt
         self._publish(aggregate.count(worker, step, push, verdict))
         if aggregate.spoilt > spoilt:
@@ -272,30 +235,21 @@ class Service:
         self._say(peer, Counted(self.version, counted), step=step)
 
     def _publish(self, updates: Iterable[Update]) -> None:
-        for part in _parts(updates):
-            frame = b"".join(frames.pack(self._encode(part)))
-            self._updates.append((part, frame))
-            self.past.append([frame])
-            self._kept_nbytes += len(frame)
+        for part in in_frames(updates):
+            self._updates.append((part, self.memory.keep_update(part)))
             self._opened = self._warned = time.monotonic()
 
     def _catch_up(self, peer: Peer, *, after: int) -> None:
         """Send old updates, so many that a peer that reads at all can take them."""
-        self.past.commit()
-        nbytes, version = 0, after
-        for frame in self.past.updates(after=max(after, self.past.since)):
-            update = decode(frame)
-            if not isinstance(update, Update):
-                continue
-            if update.version != version and nbytes > _CATCH_UP_NBYTES:
-                break
-            version, nbytes = update.version, nbytes + len(frame.body)
+        version = after
+        for update in self.memory.history(after=after, most_nbytes=_CATCH_UP_NBYTES):
+            version = update.version
             self._say(peer, update)
         self._say(peer, CaughtUp(version))
 
     def _settle(self) -> None:
         """Make it last, then say it; first layers first, because the next forward needs them."""
-        self.past.commit()
+        self.memory.commit()
         for peer in list(self.members.ready()):
             if peer.wanted is not None:
                 self._catch_up(peer, after=peer.wanted)
@@ -303,21 +257,14 @@ class Service:
         updates = sorted(self._updates, key=lambda one: (one[0].version, one[0].entries[0].piece))
         replies, self._updates, self._replies = self._replies, [], []
         for peer, message, step in replies:
-            self._send(peer, b"".join(frames.pack(self._encode(message, step=step))))
+            self._send(peer, self.memory.frame(message, step=step))
         for update, frame in updates:
             for peer in self.members.ready():
                 peer.session.send(update)
                 self._send(peer, frame)
-        self._keep_snapshot()
-
-    def _keep_snapshot(self) -> None:
-        log, aggregate, described = self._log, self.aggregate, self._described
-        if log is None or aggregate is None or described is None:
-            return
-        if self._kept_nbytes >= self._snapshot_nbytes:
-            run, epoch = self.members.run, self.members.epoch
-            log.snapshot(snapshot_of(aggregate, described, run=run, epoch=epoch))
-            self._kept_nbytes = 0
+        if self.aggregate is not None and self._described is not None:
+            every = self._settings.snapshot_nbytes
+            self.memory.keep_state(self.aggregate, self._described, every_nbytes=every)
 
     def _recover(self, recovery: Recovery) -> None:
         """Count again what was logged before a restart.
@@ -330,15 +277,15 @@ class Service:
             restore(self._running(), recovery.snapshot)
         missing: dict[tuple[int, ...], Update] = {}
         for frame in recovery.frames():
-            self._kept_nbytes += len(frame.body)
+            self.memory.replayed(frame)
             message = decode(frame)
             if isinstance(message, Update):
                 missing.pop(_name(message), None)
             else:
-                missing |= {_name(part): part for part in _parts(self._again(frame))}
+                missing |= {_name(part): part for part in in_frames(self._again(frame))}
         for update in missing.values():
-            self.past.append(frames.pack(self._encode(update)))
-        self.past.commit()
+            self.memory.keep_update(update)
+        self.memory.commit()
         if self.aggregate is not None:
             workers = {worker for worker, _ in self.aggregate.marks} - self.aggregate.absent
             self.members.away_since = dict.fromkeys(workers, time.monotonic())
@@ -369,7 +316,7 @@ class Service:
     def _without(self, worker: int, raw: bytes) -> None:
         """Go on without a worker that will not come back."""
         self.members.away_since.pop(worker, None)
-        self._keep(raw)
+        self.memory.keep(raw)
         self._publish(self._running().leave(worker))
 
     def _dismiss(self, peer: Peer, why: str, reason: Reason = Reason.PROTOCOL) -> None:
@@ -413,10 +360,7 @@ class Service:
                 if self._settings.on_loss == "stop":
                     self._stop_all(text)
                 _logger.warning("%s; going on without it", text)
-                run, epoch = self.members.run, self.members.epoch
-                leave = Leave(Reason.LOST, text)
-                frame = encode(leave, run=run, epoch=epoch, worker=worker, step=0)
-                self._without(worker, b"".join(frames.pack(frame)))
+                self._without(worker, self.memory.frame(Leave(Reason.LOST, text), worker=worker))
 
     def _debt(self, worker: int) -> str:
         if worker not in self._owed:
@@ -447,32 +391,9 @@ class Service:
         peer.session.send(message, step=step)
         self._replies.append((peer, message, step))
 
-    def _encode(self, message: Message, *, step: int = 0) -> Frame:
-        run, epoch = self.members.run, self.members.epoch
-        return encode(message, run=run, epoch=epoch, worker=frames.SERVER, step=step)
-
     def _send(self, peer: Peer, frame: bytes) -> None:
         self.counters["sent_nbytes"] += len(frame)
         self._listener.send(peer.id, frame)
-
-    def _keep(self, frame: bytes) -> None:
-        """What a restart needs, with the next commit."""
-        if self._log is not None:
-            self._log.append([frame])
-            self._kept_nbytes += len(frame)
-
-
-def _parts(updates: Iterable[Update]) -> Iterator[Update]:
-    """The same updates, in so many that each fits into a frame."""
-    most, most_nbytes = DEFAULT_LIMITS.max_entries, DEFAULT_LIMITS.max_body_nbytes
-    for update in updates:
-        first, nbytes = 0, _UPDATE_NBYTES
-        for i, entry in enumerate(update.entries):
-            nbytes += _ENTRY_NBYTES + len(entry.payload)
-            if nbytes > most_nbytes or i - first == most:
-                yield Update(update.version, update.entries[first:i])
-                first, nbytes = i, _UPDATE_NBYTES + _ENTRY_NBYTES + len(entry.payload)
-        yield Update(update.version, update.entries[first:])
 
 
 def _name(update: Update) -> tuple[int, ...]:
