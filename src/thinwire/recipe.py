@@ -35,6 +35,12 @@ class Recipe:
         return bool(self.push_feedback.init(0)) or bool(self.pull_feedback.init(0))
 
     @property
+    def rescales(self) -> bool:
+        """Whether residuals follow the learning rate."""
+        stages = (*stages_of(self.push_feedback), *stages_of(self.pull_feedback))
+        return any(isinstance(stage, Residual) and stage.rescale for stage in stages)
+
+    @property
     def clips_model(self) -> bool:
         """Whether gradients must all be there, for their common norm, before one is pushed."""
         stages = stages_of(self.push_feedback)

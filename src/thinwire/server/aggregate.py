@@ -163,16 +163,20 @@ class Aggregate:
         return self._close_ready(self.pieces)
 
     def enter(self, worker: int) -> None:
-        """Wait for this worker again."""
-        self.absent.discard(worker)
+        """Wait for this worker again. If nobody was left it is the first of all that come back."""
+        if self._present():
+            self.absent.discard(worker)
+        else:
+            self.absent.clear()
 
     def late(self) -> dict[int, list[int]]:
         """For each version that is open and has pushes: the workers that have not contributed."""
-        return {
-            self.versions[number] + 1: sorted(self._present() - {one.worker for one in pushes})
-            for number, pushes in self.open.items()
-            if pushes
-        }
+        found: dict[int, set[int]] = {}
+        for number, pushes in self.open.items():
+            if pushes:
+                missing = self._present() - {one.worker for one in pushes}
+                found.setdefault(self.versions[number] + 1, set()).update(missing)
+        return {version: sorted(workers) for version, workers in sorted(found.items())}
 
     def _forget(self, number: int) -> Encoded:
         """What to answer if a version is not finite, so that no weights are spoilt: nothing.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 
+from thinwire.errors import LogError
 from thinwire.server.aggregate import Aggregate
 from thinwire.server.log import Log
 from thinwire.server.past import Past, ShortPast
 from thinwire.server.state import snapshot_of
 from thinwire.wire.frame import DEFAULT_LIMITS, SERVER, Frame, pack
 from thinwire.wire.messages import Message, Update, decode, encode
+
+_logger = logging.getLogger(__name__)
 
 _UPDATE_NBYTES, _ENTRY_NBYTES = 12, 14
 """Of a body: the version and a count, and the row of each entry."""
@@ -70,8 +74,12 @@ class Memory:
         state_nbytes = 4 * sum(piece.numel for piece in aggregate.pieces.values())
         if self._log is not None and self._nbytes >= max(4 * state_nbytes, every_nbytes):
             snapshot = snapshot_of(aggregate, described, run=self.run, epoch=self.epoch)
-            self._log.snapshot(snapshot)
             self._nbytes = 0
+            try:
+                self._log.snapshot(snapshot)
+            except LogError as error:
+                # If the log itself is meant, the next commit says so again.
+                _logger.warning("%s; a restart will take longer", error)
 
 
 def in_frames(updates: Iterable[Update]) -> Iterator[Update]:

@@ -47,7 +47,7 @@ class ShortPast:
             self._nbytes += len(frame.body)
         while self._nbytes > self._most_nbytes:
             version, _, nbytes = self._updates.popleft()
-            self.since, self._nbytes = version, self._nbytes - nbytes
+            self.since, self._nbytes = max(self.since, version), self._nbytes - nbytes
 
     def commit(self) -> int:
         return 0

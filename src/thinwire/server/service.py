@@ -310,14 +310,14 @@ class Service:
         self._end(peer, leave.text or leave.reason.name.lower())
         if leave.reason is Reason.DONE:
             self._without(worker, raw)
-            everyone = set(range(self._rules.workers))
-            self.done = everyone <= self._running().absent
 
     def _without(self, worker: int, raw: bytes) -> None:
-        """Go on without a worker that will not come back."""
+        """Go on without a worker that will not come back; without any, this is the end."""
+        aggregate = self._running()
         self.members.away_since.pop(worker, None)
         self.memory.keep(raw)
-        self._publish(self._running().leave(worker))
+        self._publish(aggregate.leave(worker))
+        self.done = len(aggregate.absent) == self._rules.workers
 
     def _dismiss(self, peer: Peer, why: str, reason: Reason = Reason.PROTOCOL) -> None:
         peer.session.fail()

@@ -79,10 +79,10 @@ class Arrivals:
                 raise self._missing(version, numbers, step, deadline_seconds)
 
     def take(self, version: int, numbers: Sequence[int]) -> list[Encoded]:
-        """These pieces of a version, which are there."""
+        """These pieces of a version, which are there. They stay until that is applied."""
         with self._changed:
             found = self._versions[version]
-            return [found.pop(number) for number in numbers]
+            return [found[number] for number in numbers]
 
     def applied_all(self, version: int) -> None:
         """All pieces up to this version were taken, and are in the weights."""

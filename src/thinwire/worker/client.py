@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from thinwire import _native
-from thinwire.compressor import Encoded, flatten
+from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import BATCH_NUMEL, Piece
@@ -25,7 +26,14 @@ from thinwire.recipe import Recipe
 from thinwire.settings import check_positive, check_whole
 from thinwire.transport.keys import WorkerCurve
 from thinwire.worker.momentum import take_over_momentum
+from thinwire.worker.network import (
+    check_gradients,
+    check_one_rate,
+    check_optimizer,
+    trained_parameters,
+)
 from thinwire.worker.pipeline import Pipeline
+from thinwire.worker.returned import Returned
 from thinwire.worker.servers import Connect, Servers, connect_with, finite_push
 from thinwire.worker.sides import Round, WorkerSide, decode_into
 from thinwire.worker.state import States, by_parameter, by_piece
@@ -101,7 +109,7 @@ class Client:
         check_positive(deadline_seconds, owner="Client", field="deadline_seconds")
         if rank >= workers:
             raise ConfigError(f"Client: rank {rank}, but ranks of {workers} workers begin with 0")
-        self._addresses, self._recipe = list(servers), recipe
+        self._addresses, self._recipe = servers, recipe
         self._rank, self._workers = rank, workers
         self._deadline, self._report_seconds = deadline_seconds, report_seconds
         self._overlap, self._pausing = overlap and not recipe.clips_model, False
@@ -110,6 +118,8 @@ class Client:
         self._tally = Tally()
         self._overflowed = 0
         self._servers: Servers | None = None
+        self._handles: list[RemovableHandle] = []
+        self._closed = False
         self._loaded: dict[str, Any] = {}
         self.steps = 0
         """How many times gradients were pushed, since the beginning of this worker's training."""
@@ -130,9 +140,13 @@ class Client:
         """
         if self._servers is not None:
             raise ConfigError("Client: attached already")
+        check_gradients(net)
+        check_optimizer(net, optimizer)
+        if self._recipe.rescales:
+            check_one_rate(optimizer)
         take_over_momentum(self._recipe, optimizer)
-        self._optimizer, self._scheduler = optimizer, scheduler
-        self._parameters = {n: p for n, p in net.named_parameters() if p.requires_grad}
+        self._net, self._optimizer, self._scheduler = net, optimizer, scheduler
+        self._parameters = trained_parameters(net)
         self.steps = int(self._loaded.get("steps", 0))
         self._servers = Servers(
             self._addresses,
@@ -147,15 +161,25 @@ class Client:
         self._numbers: dict[str, list[int]] = {name: [] for name in self._parameters}
         for number, piece in enumerate(self._servers.pieces):
             self._numbers[piece.key.name].append(number)
-        self._groups = in_groups(self._servers.pieces)
-        self._load_residuals()
         self._pipeline = Pipeline(["encode"], on_error=lambda error: None)
+        try:
+            self._begin(self._servers)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def _begin(self, servers: Servers) -> None:
+        self._groups = in_groups(servers.pieces)
+        residual = "residual" in self._recipe.push_feedback.init(0)
+        self._returned = Returned(self._side.compressor, servers.pieces, residual=residual)
+        self._load_residuals()
         self._ready: list[str] = []
-        self._given: set[str] = set()
+        self._given: dict[str, int] = {}
         if self._overlap:
             for name, parameter in self._parameters.items():
                 hook = self._hook(name)
-                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                self._handles.append(handle)
         self._catch_up()
 
     @property
@@ -166,9 +190,12 @@ class Client:
     def step(self) -> None:
         """Push what is left, wait for the next version, and apply all versions that are there."""
         servers = self._joined()
-        self._ready += [name for name in self._parameters if name not in self._given]
+        self._check_unchanged()
+        for name, parameter in self._parameters.items():
+            if name not in self._given:
+                self._give(name, parameter)
         self._submit()
-        self._pipeline.drain(deadline_seconds=2 * self._deadline, what=f"step {self.steps}")
+        self._drain()
         self._apply_next()
         while servers.arrivals.has_next():
             self._apply_next()
@@ -185,9 +212,13 @@ class Client:
         finally:
             self._pausing = False
 
+    def wait(self) -> None:
+        """For ``tw.optim.CLAN``: when ``step()`` calls the optimizer, its gradients are there."""
+
     def stats(self) -> ClientStats:
         """What happened so far. Call it between steps."""
         servers, tally = self._joined(), self._tally
+        self._drain()
         ratios, ratio = residual_ratios(self._side.compressor, servers.pieces)
         return ClientStats(
             steps=self.steps,
@@ -208,6 +239,7 @@ class Client:
     def state_dict(self) -> dict[str, Any]:
         """What this worker owes, and how far it is. Waits until the servers have all its pushes."""
         servers = self._joined()
+        self._drain()
         for desk in servers.desks:
             desk.flush()
         self._take_back_refused()
@@ -216,6 +248,7 @@ class Client:
             "steps": self.steps,
             "version": self.version,
             "push": by_parameter(servers.pieces, states),
+            "returned": dict(self._returned.kept),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -226,9 +259,7 @@ class Client:
 
     def close(self) -> None:
         """Tell the servers that this worker is done."""
-        if self._servers is not None:
-            self._pipeline.close()
-            self._servers.close()
+        self._end(None)
 
     def __enter__(self) -> Client:
         return self
@@ -239,16 +270,46 @@ class Client:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None or self._servers is None:
-            self.close()
-        else:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """With an error the servers are told that this worker may come back."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._servers is not None and not self._closed:
             self._pipeline.close()
-            self._servers.abandon(f"{type(error).__name__}: {error}")
+            if error is None:
+                self._servers.close()
+            else:
+                self._servers.abandon(f"{type(error).__name__}: {error}")
+        self._closed = True
 
     def _joined(self) -> Servers:
         if self._servers is None:
             raise ConfigError("Client: call attach(net, optimizer) first")
         return self._servers
+
+    def _drain(self) -> None:
+        """Wait for the background: nothing else may look at residuals meanwhile."""
+        if self._closed:
+            raise ConfigError("Client: closed already")
+        self._pipeline.drain(deadline_seconds=2 * self._deadline, what=f"step {self.steps}")
+
+    def _check_unchanged(self) -> None:
+        """What is trained, and gradients that may have been sent."""
+        if trained_parameters(self._net).keys() != self._parameters.keys():
+            raise ConfigError(
+                "other parameters are trained than at attach: servers wait for those, so freeze "
+                "and unfreeze before attach only"
+            )
+        for name, version in self._given.items():
+            grad = self._parameters[name].grad
+            if grad is None or grad._version != version:
+                raise ConfigError(
+                    f"the gradient of {name} was changed after backward, which may have sent it "
+                    "already: use Client(..., overlap=False), or a recipe that clips"
+                )
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:
@@ -259,12 +320,15 @@ class Client:
                     f"{name} has a second gradient before client.step(): put all backward passes "
                     "of a step but the last into client.no_sync()"
                 )
-            self._given.add(name)
-            self._ready.append(name)
+            self._give(name, parameter)
             if sum(self._parameters[n].numel() for n in self._ready) >= BATCH_NUMEL:
                 self._submit()
 
         return ready
+
+    def _give(self, name: str, parameter: Tensor) -> None:
+        self._given[name] = -1 if parameter.grad is None else parameter.grad._version
+        self._ready.append(name)
 
     def _submit(self) -> None:
         names, self._ready = self._ready, []
@@ -280,9 +344,12 @@ class Client:
         if self._recipe.clips_model:
             round_ = replace(round_, gradient_norm=_norm(flat.values()))
         numbers = [number for name in names for number in self._numbers[name]]
+        self._returned.add_to(flat, [servers.pieces[number] for number in numbers])
         for owned in servers.by_owner(numbers):
             pieces = [servers.pieces[number] for number in owned]
             sent, overflowed = finite_push(self._side, pieces, flat, round_)
+            if overflowed:
+                _logger.warning("step %d: an inf or a nan is left out", round_.step)
             self._overflowed += overflowed
             self._tally.push(pieces, sent)
             servers.push(round_.step, version, round_.learning_rate or 0.0, owned, sent)
@@ -306,10 +373,15 @@ class Client:
             self._scheduler.step()
 
     def _catch_up(self) -> None:
-        """Apply what was updated before this worker came."""
+        """Apply what was updated before this worker came. Gradients stay what they were."""
         servers = self._joined()
+        before = {
+            name: None if p.grad is None else p.grad.clone() for name, p in self._parameters.items()
+        }
         while servers.arrivals.version < servers.version:
             self._apply_next()
+        for name, parameter in self._parameters.items():
+            parameter.grad = before[name]
 
     def _load_residuals(self) -> None:
         servers = self._joined()
@@ -327,6 +399,8 @@ class Client:
                 )
             self._side.compressor.load_state_dict({})
             self.steps = servers.counted
+        else:
+            self._returned.load(self._loaded.get("returned", {}))
         self._side.compressor.prepare(servers.pieces)
 
     def _report(self, step: int) -> None:
@@ -339,9 +413,7 @@ class Client:
 
     def _take_back_refused(self) -> None:
         servers = self._joined()
-        for entry in servers.arrivals.take_refused():
-            sent = Encoded(entry.codec, entry.numel, entry.payload)
-            self._side.compressor.take_back(servers.pieces[entry.piece], sent)
+        self._returned.take(servers.arrivals.take_refused())
 
 
 class _Job:

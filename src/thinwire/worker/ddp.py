@@ -17,14 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import stages_of
-from thinwire.feedback.residual import Residual
 from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe
 from thinwire.settings import check_choice, check_positive
 from thinwire.transport.keys import WorkerCurve
 from thinwire.worker.compression import Compression
 from thinwire.worker.momentum import take_over_momentum
+from thinwire.worker.network import check_gradients, check_one_rate, plain_name
 from thinwire.worker.servers import connect_with
 from thinwire.worker.team import EXCHANGES, HIERARCHIES, SERVERS, gather_team
 
@@ -66,8 +65,8 @@ def compress_ddp(
     _check_recipe(recipe, hierarchy, optimizer)
     _check_servers(exchange, servers, scaler)
     ddp = _unwrapped(model)
-    _check_gradients(ddp.module)
-    names = {id(p): _plain(name) for name, p in ddp.module.named_parameters()}
+    check_gradients(ddp.module)
+    names = {id(p): plain_name(name) for name, p in ddp.module.named_parameters()}
     trained = [p for p in ddp.module.parameters() if p.requires_grad]
     ranks = dist.get_process_group_ranks(group or ddp.process_group)
     team = gather_team(
@@ -116,24 +115,18 @@ def _unwrapped(model: nn.Module) -> DistributedDataParallel:
     return inner
 
 
-def _plain(name: str) -> str:
-    """A parameter's name as it is without torch.compile, so that checkpoints fit both."""
-    return name.replace("_orig_mod.", "")
-
-
 def _check_recipe(recipe: Recipe, hierarchy: str, optimizer: Optimizer | None) -> None:
     if recipe.clips_model and hierarchy == "host":
         raise ConfigError(
             "clipping by the norm of the whole model needs it before hosts have averaged: use "
             "Clip(norm, scope='tensor') with hierarchy='host'"
         )
-    rescales = any(
-        isinstance(stage, Residual) and stage.rescale
-        for feedback in (recipe.push_feedback, recipe.pull_feedback)
-        for stage in stages_of(feedback)
-    )
-    if rescales and optimizer is None:
-        raise ConfigError("Residual(rescale=True) follows the learning rate: pass optimizer=...")
+    if recipe.rescales:
+        if optimizer is None:
+            raise ConfigError(
+                "Residual(rescale=True) follows the learning rate: pass optimizer=..."
+            )
+        check_one_rate(optimizer)
 
 
 def _check_servers(exchange: str, servers: Sequence[str], scaler: GradScaler | None) -> None:
@@ -144,17 +137,3 @@ def _check_servers(exchange: str, servers: Sequence[str], scaler: GradScaler | N
             "a GradScaler skips steps, which servers have counted already: use bfloat16, or "
             "another exchange"
         )
-
-
-def _check_gradients(module: nn.Module) -> None:
-    for name, child in module.named_modules():
-        if isinstance(child, nn.Embedding | nn.EmbeddingBag) and child.sparse:
-            raise ConfigError(
-                f"{name} has sparse gradients, which cannot be compressed: give it sparse=False"
-            )
-    for name, parameter in module.named_parameters():
-        if parameter.is_complex():
-            raise ConfigError(
-                f"{name} is complex ({parameter.dtype}), only real gradients can be compressed: "
-                "keep it as torch.view_as_real"
-            )

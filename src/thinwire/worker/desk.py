@@ -41,6 +41,7 @@ from thinwire.wire.messages import (
     Report,
     Update,
     Welcome,
+    decode,
 )
 from thinwire.wire.session import Session, State
 
@@ -48,6 +49,7 @@ _logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _GOODBYE_SECONDS = 2.0
+_MOST_GOODBYE_SECONDS = 30.0
 _MOST_BREAKS = 20
 _MOST_QUIET_SECONDS = 5.0
 """After this a server is asked whether it is still there."""
@@ -109,6 +111,8 @@ class Desk:
         self._lock = threading.Lock()
         self._all_heard = threading.Condition(self._lock)
         self._closing = False
+        self._leaving: Leave | None = None
+        self._failure: BaseException | None = None
         self._breaks = 0
         """Since the server was last heard to make progress."""
         self._probe_step: int | None = None
@@ -147,7 +151,11 @@ class Desk:
     def flush(self) -> None:
         """Wait until the server has said that it has every push."""
         with self._all_heard:
-            heard = self._all_heard.wait_for(lambda: not self._unacknowledged, self._deadline)
+            heard = self._all_heard.wait_for(
+                lambda: not self._unacknowledged or self._failure is not None, self._deadline
+            )
+            if self._failure is not None:
+                raise self._failure
             if not heard:
                 steps = sorted(self._unacknowledged)
                 raise TransportTimeout(
@@ -156,13 +164,21 @@ class Desk:
                 )
 
     def close(self, reason: Reason = Reason.DONE, text: str = "") -> None:
-        """Say goodbye, and wait a moment for the answer."""
-        self._closing = True
-        with self._lock:
-            self._try_to_say(Leave(reason, shortened(text)), 0)
-        until = time.monotonic() + _GOODBYE_SECONDS
-        while self._session.state is State.LEAVING and time.monotonic() < until:
-            time.sleep(0.005)
+        """Say goodbye, and wait for the answer: for a while, if others would wait for this worker.
+
+        After a break it is said again, like everything that was not heard.
+        """
+        with self._all_heard:
+            self._leaving = Leave(reason, shortened(text))
+            self._try_to_say(self._leaving, 0)
+            seconds = self._deadline if reason is Reason.DONE else _GOODBYE_SECONDS
+            heard = self._all_heard.wait_for(
+                lambda: self._session.state is State.CLOSED or self._failure is not None,
+                min(seconds, _MOST_GOODBYE_SECONDS),
+            )
+            self._closing = True
+        if not heard and reason is Reason.DONE:
+            _logger.warning("%s did not hear that this worker is done", self.address)
         self._connection.close()
 
     def _join(self, *, again: bool) -> tuple[Session, Connection]:
@@ -196,7 +212,8 @@ class Desk:
                 )
             data = connection.receive(deadline_seconds=self._deadline, what="a welcome")
             frame = frames.unpack(data)
-            answer = session.receive(frame)
+            # A server of another run may say so, though that is no frame of this session.
+            answer = decode(frame) if frame.kind == Leave.kind else session.receive(frame)
             if not isinstance(answer, Welcome):
                 raise _refused(connection.address, answer, again=again)
         except BaseException:
@@ -226,6 +243,9 @@ class Desk:
                         return
                     self._rejoin(error)
         except BaseException as error:
+            with self._all_heard:
+                self._failure = error
+                self._all_heard.notify_all()
             if not self._closing:
                 self._inbox.failed(error)
 
@@ -244,8 +264,10 @@ class Desk:
                 self._try_to_say(CatchUp(self._inbox.received()), 0)
 
     def _hear(self, frame: frames.Frame) -> None:
-        with self._lock:
+        with self._all_heard:
             message = self._session.receive(frame)
+            if self._session.state is State.CLOSED:
+                self._all_heard.notify_all()
         if isinstance(message, Update | Counted):
             self._breaks = 0
         if isinstance(message, Update):
@@ -299,7 +321,7 @@ class Desk:
     def _left(self, leave: Leave) -> None:
         if leave.reason is Reason.LOST:
             raise WorkerLost(f"{self.address}: {leave.text}")
-        if not self._closing:
+        if self._leaving is None:
             raise RemoteProtocolError(f"{self.address} ended the session: {leave.text}")
 
     def _rejoin(self, reason: TransportClosed | RemoteProtocolError) -> None:
@@ -321,6 +343,8 @@ class Desk:
             for step, pushes in sorted(self._unacknowledged.items()):
                 for push in pushes:
                     self._try_to_say(push, step)
+            if self._leaving is not None:
+                self._try_to_say(self._leaving, 0)
 
     def _try_to_say(self, message: Message, step: int) -> None:
         """What cannot be sent now is sent again by ``_rejoin``, if it must be."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from thinwire.errors import ConfigError
+from thinwire.errors import ConfigError, Refused, RemoteProtocolError
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.worker.exchange import Transit, Unit
@@ -76,6 +76,8 @@ class Served:
         version, step = self._version(unit.round.step) + 1, unit.round.step
         numbers = [self._numbers[piece] for piece in unit.pieces]
         servers.arrivals.wait_for(version, numbers, step=step, deadline_seconds=self._deadline)
+        if servers.arrivals.refused_pieces:
+            raise RemoteProtocolError(f"{unit.what}: refused, though servers are synchronous")
         update = servers.arrivals.take(version, numbers)
         decode_into(unit.flat, unit.pieces, update)
         self.tally.pull(unit.pieces, update)
@@ -132,7 +134,7 @@ class Served:
 
     def _begin(self, step: int) -> Servers:
         if self._servers is None:
-            self._servers = self._join(self._first_version)
+            self._servers = self._joined()
             self._check_version(self._servers)
             self._step = self._first_step = step
         elif step != self._step:
@@ -142,12 +144,26 @@ class Served:
             self._servers.arrivals.applied_all(self._version(step))
         return self._servers
 
+    def _joined(self) -> Servers:
+        try:
+            return self._join(self._first_version)
+        except Refused:
+            if self._first_version == 0:
+                raise
+            servers = self._join(0)
+            if servers.version > 0:
+                servers.abandon("this training is not of the servers' version")
+                raise
+            _logger.warning("the servers are new: what they owed for earlier steps is lost")
+            self._first_version = 0
+            return servers
+
     def _check_version(self, servers: Servers) -> None:
         if servers.version != self._first_version:
             raise ConfigError(
                 f"the servers are at version {servers.version}, this training is at "
-                f"{self._first_version}: start them with empty logs, or load the checkpoint of "
-                "their version"
+                f"{self._first_version}: start them with empty logs, or bring the checkpoint to "
+                "their version with tw.replay"
             )
 
     def _check_complete(self) -> None:

@@ -12,7 +12,7 @@ from thinwire.codec.dense import Float32
 from thinwire.compressor import Encoded, is_usable
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import Piece, cut, piece_numel_for
+from thinwire.gradient.pieces import Piece, batches, cut, piece_numel_for
 from thinwire.gradient.placement import place
 from thinwire.model import describe
 from thinwire.recipe import Recipe
@@ -44,13 +44,36 @@ class Servers:
         deadline_seconds: float,
     ) -> None:
         """``version`` is the last one that was applied to the weights."""
-        if not addresses:
-            raise ConfigError("at least one server is needed")
+        if not addresses or isinstance(addresses, str):
+            raise ConfigError(f"servers {addresses!r}, expected a list of addresses")
+        if not keys:
+            raise ConfigError("this network has no parameter to train")
         self.pieces = cut(keys, most_numel=piece_numel_for(keys, owners=workers))
         self._owners = place(self.pieces, owners=len(addresses))
         self.arrivals = Arrivals(self.pieces, version=version)
+        if len(addresses) > len(self.pieces):
+            raise ConfigError(
+                f"{len(addresses)} servers for a network of {len(self.pieces)} pieces: some would "
+                "have nothing to do, use fewer"
+            )
         self._workers = workers
         self.desks: list[Desk] = []
+        try:
+            self._join(addresses, recipe, keys, connect, rank, deadline_seconds)
+            self._check_together()
+        except BaseException as error:
+            self.abandon(str(error))
+            raise
+
+    def _join(
+        self,
+        addresses: Sequence[str],
+        recipe: Recipe,
+        keys: Sequence[Key],
+        connect: Connect,
+        rank: int,
+        deadline_seconds: float,
+    ) -> None:
         for number, address in enumerate(addresses):
             description = describe(
                 list(keys), recipe, server=number, servers=len(addresses), lead=self._lead()
@@ -58,7 +81,7 @@ class Servers:
             self.desks.append(
                 Desk(
                     _to(connect, address),
-                    Application(rank, workers, len(self.pieces), description),
+                    Application(rank, self._workers, len(self.pieces), description),
                     self.arrivals,
                     deadline_seconds=deadline_seconds,
                 )
@@ -68,11 +91,23 @@ class Servers:
         """The run of server 0, which is joined first."""
         return self.desks[0].run if self.desks else 0
 
+    def _check_together(self) -> None:
+        """Synchronous servers are at most one version apart, unless one has lost its log."""
+        first, last = (choose(self.desks, key=lambda one: one.version) for choose in (min, max))
+        if self._is_synchronous(first) and last.version - first.version > 1:
+            raise ConfigError(
+                f"{first.address} is at version {first.version}, but {last.address} at "
+                f"{last.version}: has one of them lost its log?"
+            )
+
+    def _is_synchronous(self, desk: Desk) -> bool:
+        return desk.rules == (self._workers, 0)
+
     def check_synchronous(self) -> None:
         """Raise ConfigError unless every version waits for all workers."""
         for desk in self.desks:
             quorum, staleness = desk.rules
-            if (quorum, staleness) != (self._workers, 0):
+            if not self._is_synchronous(desk):
                 raise ConfigError(
                     f"{desk.address} is not synchronous (quorum {quorum} of {self._workers}, "
                     f"staleness {staleness}): start it without --quorum, or use tw.Client"
@@ -89,11 +124,15 @@ class Servers:
         return max(desk.counted for desk in self.desks)
 
     def by_owner(self, numbers: Sequence[int]) -> list[list[int]]:
-        """These pieces, for each server that owns some of them."""
+        """These pieces, for each server that owns some of them, in parts that fit into frames."""
         found: dict[int, list[int]] = {}
         for number in sorted(numbers):
             found.setdefault(self._owners[number], []).append(number)
-        return list(found.values())
+        return [part for owned in found.values() for part in self._parts(owned)]
+
+    def _parts(self, numbers: Sequence[int]) -> list[list[int]]:
+        order = {self.pieces[number]: number for number in numbers}
+        return [[order[piece] for piece in batch] for batch in batches(list(order))]
 
     def push(
         self, step: int, version: int, rate: float, numbers: Sequence[int], sent: Sequence[Encoded]

@@ -15,6 +15,7 @@ from thinwire.server.aggregate import Aggregate
 from thinwire.server.rules import Rules
 from thinwire.wire.frame import SERVER, Frame
 from thinwire.wire.messages import Push, Update
+from thinwire.worker.servers import finite_push
 from thinwire.worker.sides import Round, decode_into, entries, read
 from thinwire.worker.virtual_exchange import VirtualExchange, nbytes_of, norm_of, sent
 from thinwire.worker.virtual_replica import Evaluation
@@ -69,7 +70,7 @@ class VirtualServer:
         side = self._exchange.workers[one.worker]
         found = []
         for batch in self._batches:
-            encoded = side.push(list(batch.values()), flat, round_)
+            encoded, _ = finite_push(side, list(batch.values()), flat, round_)
             message = Push(one.version, one.learning_rate, entries(list(batch), encoded))
             found.append(sent(message, worker=one.worker, step=step))
         return found
