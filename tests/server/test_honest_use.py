@@ -85,14 +85,16 @@ def test_a_run_that_ended_goes_on_when_all_workers_are_back(tmp_path: Path) -> N
     """Not when the first one is: it would train alone."""
     rules = Rules.synchronous(2)
     states: dict[int, Any] = {}
+    nets = [network(), network()]  # not in threads: they share a random generator
 
     def train(rank: int, until: int) -> None:
-        with attached_again(server, rank, states.get(rank)) as (net, client):
+        net = nets[rank]
+        with attached_again(server, rank, net, states.get(rank)) as client:
             while client.version < until:
                 net.zero_grad()
                 backward(net, client.steps, rank)
                 client.step()
-            states[rank] = (net.state_dict(), client.state_dict())
+            states[rank] = client.state_dict()
 
     with RunningServer(RECIPE, rules, log_dir=tmp_path) as server:
         both(train, 4)
@@ -104,24 +106,18 @@ def test_a_run_that_ended_goes_on_when_all_workers_are_back(tmp_path: Path) -> N
         assert server.service.version == 4
         train(1, 8)
         first.join(timeout=20)
-    expected = virtual(RECIPE, 2, 8)
-    for net_state, _ in states.values():
-        net = network()
-        net.load_state_dict(net_state)
-        assert weights(net) == expected
+    assert [weights(net) for net in nets] == [virtual(RECIPE, 2, 8)] * 2
 
 
 @contextmanager
 def attached_again(
-    server: RunningServer, rank: int, state: Any
-) -> Iterator[tuple[nn.Module, tw.Client]]:
-    net = network()
+    server: RunningServer, rank: int, net: nn.Module, state: Any
+) -> Iterator[tw.Client]:
     with tw.Client([server.address], RECIPE, rank=rank, workers=2, deadline_seconds=20.0) as client:
         if state is not None:
-            net.load_state_dict(state[0])
-            client.load_state_dict(state[1])
+            client.load_state_dict(state)
         client.attach(net, plain_sgd(net))
-        yield net, client
+        yield client
 
 
 def both(task: Any, *arguments: Any) -> None:
@@ -174,16 +170,16 @@ def test_a_gradient_that_is_changed_after_backward_is_refused() -> None:
 
 
 def test_without_overlap_gradients_may_be_changed() -> None:
-    with RunningServer(tw.dense(), ALONE) as server:
-        with attached(server, tw.dense(), overlap=False) as (net, client):
-            backward(net, 0)
-            nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
-            clipped = [p.grad.clone() for p in net.parameters() if p.grad is not None]
-            client.step()
-            grads = [p.grad for p in net.parameters()]
-            assert all(
-                torch.equal(a, b) for a, b in zip(clipped, grads, strict=True) if b is not None
-            )
+    with (
+        RunningServer(tw.dense(), ALONE) as server,
+        attached(server, tw.dense(), overlap=False) as (net, client),
+    ):
+        backward(net, 0)
+        nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+        clipped = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+        client.step()
+        applied = [p.grad for p in net.parameters() if p.grad is not None]
+        assert all(torch.equal(a, b) for a, b in zip(clipped, applied, strict=True))
 
 
 @pytest.mark.parametrize("overlap", [True, False])
