@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import thinwire as tw
+from tests.server.processes import wait_until
 from tests.server.servers import RunningServer, loss_of, network, plain_sgd, virtual, weights
 from thinwire.server.rules import Rules
 
@@ -198,6 +199,20 @@ def test_a_step_that_timed_out_can_be_tried_again(overlap: bool) -> None:
         assert client.version == 1
         assert client.stats().refused_pieces == 0
     assert weights(net) == virtual(RECIPE, 2, 1)
+
+
+def test_pushes_start_during_backward() -> None:
+    net = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
+    with (
+        RunningServer(RECIPE, ALONE) as server,
+        tw.Client([server.address], RECIPE, rank=0, workers=1) as client,
+    ):
+        client.attach(net, plain_sgd(net))
+        joined = client.stats().sent_nbytes
+        net(torch.ones(1, 600)).sum().backward()
+        wait_until(lambda: client.stats().sent_nbytes > joined + 40_000, "a push")
+        assert client.version == 0
+        client.step()
 
 
 def test_a_push_larger_than_a_frame_is_sent_in_several() -> None:

@@ -21,7 +21,7 @@ from thinwire import _native
 from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import BATCH_NUMEL, Piece
+from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.settings import check_positive, check_whole
 from thinwire.transport.keys import WorkerCurve
@@ -40,6 +40,9 @@ from thinwire.worker.state import States, by_parameter, by_piece
 from thinwire.worker.stats import Tally, TensorStats, residual_ratios
 
 _logger = logging.getLogger(__name__)
+
+PUSH_NUMEL = 1 << 18
+"""Elements that are worth a message of their own while backward goes on."""
 
 GROUP_NUMEL = 1 << 20
 """Elements that are decoded as soon as they are there, while others are on their way."""
@@ -321,7 +324,7 @@ class Client:
                     "of a step but the last into client.no_sync()"
                 )
             self._give(name, parameter)
-            if sum(self._parameters[n].numel() for n in self._ready) >= BATCH_NUMEL:
+            if sum(self._parameters[n].numel() for n in self._ready) >= PUSH_NUMEL:
                 self._submit()
 
         return ready
