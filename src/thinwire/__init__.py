@@ -38,6 +38,7 @@ from thinwire.replay import replay
 from thinwire.server.retention import LogSettings
 from thinwire.server.server import Server
 from thinwire.transport.keys import Keys, ServerCurve, WorkerCurve
+from thinwire.watch.trace import Trace, merge_traces, trace
 from thinwire.worker.client import Client, ClientStats
 from thinwire.worker.compression import Compression
 from thinwire.worker.ddp import compress_ddp
@@ -79,6 +80,7 @@ __all__ = [
     "Stats",
     "ThinwireError",
     "TopK",
+    "Trace",
     "TransportClosed",
     "TransportError",
     "TransportTimeout",
@@ -95,9 +97,11 @@ __all__ = [
     "dense",
     "dgc",
     "doublesqueeze",
+    "merge_traces",
     "optim",
     "replay",
     "small_as",
+    "trace",
     "unless_dense_is_cheaper",
     "vectors_as",
     "warmup",

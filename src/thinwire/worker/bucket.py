@@ -112,6 +112,9 @@ class UnitJob:
         self._transit: Transit | None = None
         self.stages = (self._push, self._answer, self._receive)
 
+    def __str__(self) -> str:
+        return f"step {self._step.number}: {', '.join(piece.name for piece in self._pieces)}"
+
     def finish(self) -> None:
         # Also after an error: backward would never return. It is raised at the end of backward.
         if self._completes_bucket:

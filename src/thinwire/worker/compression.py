@@ -21,6 +21,7 @@ from thinwire.worker.bucket import Bucket, Step, UnitJob
 from thinwire.worker.checkpoint import read_states
 from thinwire.worker.pipeline import Pipeline
 from thinwire.worker.served import Served
+from thinwire.worker.spans import Span, unwatched
 from thinwire.worker.staging import Staging
 from thinwire.worker.state import ExchangeState
 from thinwire.worker.stats import Stats, residual_ratios
@@ -175,6 +176,14 @@ class Compression:
         """Wait until all gradients are exchanged; raise what went wrong. Backward does it, too."""
         # A unit waits at most once or twice in each of the three stages; only a bug waits longer.
         self._pipeline.drain(deadline_seconds=12 * self._deadline, what=f"step {self.steps}")
+
+    def watch(self, span: Span | None) -> None:
+        """Do every stage, and every wait, within ``span(name, about)``; with None, no more.
+
+        ``tw.trace`` makes a timeline of it.
+        """
+        for one in (self._pipeline, *self._links):
+            one.span = span or unwatched
 
     def _end_of_backward(self) -> None:
         self.wait()

@@ -19,6 +19,7 @@ from thinwire.wire.body import shortened
 from thinwire.wire.frame import Frame
 from thinwire.wire.messages import Leave, Message, Reason, decode, encode_into
 from thinwire.worker.buffers import Buffers
+from thinwire.worker.spans import Span, unwatched
 
 LEAVE_NBYTES = 1 << 12
 """Room for the frame that says why a rank leaves, which may come instead of any other."""
@@ -63,6 +64,7 @@ class Link:
         self._group = _new_group(self.ranks, self._deadline)
         self._buffers = Buffers()
         self._last_words: list[Pending] = []
+        self.span: Span = unwatched
         self.rank = self.ranks.index(dist.get_rank())
         self.size = len(self.ranks)
         self.peers = [rank for rank in range(self.size) if rank != self.rank]
@@ -177,7 +179,8 @@ class Link:
         try:
             if isinstance(pending.work, RuntimeError):
                 raise pending.work
-            pending.work.wait(longest)
+            with self.span("wait for rank", self.ranks[pending.rank]):
+                pending.work.wait(longest)
         except RuntimeError as error:
             reason = str(error).partition(". This is typically caused by")[0]
             raise WorkerLost(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from thinwire.errors import TransportTimeout
+from thinwire.worker.spans import Span, unwatched
 
 
 class Job(Protocol):
@@ -36,6 +37,7 @@ class Pipeline:
         self._left = 0
         self._error: BaseException | None = None
         self._active_since = 0.0
+        self.span: Span = unwatched
         self.work_seconds = dict.fromkeys(stages, 0.0)
         """Processor time of each stage."""
         self.active_seconds = 0.0
@@ -63,7 +65,7 @@ class Pipeline:
     def drain(self, *, deadline_seconds: float, what: str) -> None:
         """Wait until nothing is left to do; raise what went wrong."""
         start = time.perf_counter()
-        with self._idle:
+        with self.span("wait for the exchange", what), self._idle:
             done = self._idle.wait_for(lambda: self._left == 0, timeout=deadline_seconds)
         self.exposed_seconds += time.perf_counter() - start
         self.check()
@@ -78,9 +80,10 @@ class Pipeline:
         following = self._queues[number + 1] if number + 1 < len(self._queues) else None
         while (job := self._queues[number].get()) is not None:
             start = time.thread_time()
-            self._run(job.stages[number])
-            if following is None:
-                self._run(job.finish, always=True)
+            with self.span(stage, job):
+                self._run(job.stages[number])
+                if following is None:
+                    self._run(job.finish, always=True)
             self.work_seconds[stage] += time.thread_time() - start
             if following is None:
                 self._count_down()

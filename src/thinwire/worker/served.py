@@ -16,6 +16,7 @@ from thinwire.recipe import Recipe
 from thinwire.worker.exchange import Transit, Unit
 from thinwire.worker.servers import Servers, finite_push
 from thinwire.worker.sides import WorkerSide, decode_into
+from thinwire.worker.spans import Span, unwatched
 from thinwire.worker.state import ExchangeState, by_parameter, by_piece, reassign
 from thinwire.worker.stats import Tally
 
@@ -48,6 +49,7 @@ class Served:
         self._step = self._first_step = 0
         self._first_version = 0
         self._pushed: set[int] = set()
+        self.span: Span = unwatched
         self.tally = Tally()
         self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed, undo=False)
         self.worker.compressor.prepare(pieces)
@@ -75,7 +77,8 @@ class Served:
             raise ConfigError("an update is awaited before anything was pushed")
         version, step = self._version(unit.round.step) + 1, unit.round.step
         numbers = [self._numbers[piece] for piece in unit.pieces]
-        servers.arrivals.wait_for(version, numbers, step=step, deadline_seconds=self._deadline)
+        with self.span("wait for servers", unit.what):
+            servers.arrivals.wait_for(version, numbers, step=step, deadline_seconds=self._deadline)
         if servers.arrivals.refused_pieces:
             raise RemoteProtocolError(f"{unit.what}: refused, though servers are synchronous")
         update = servers.arrivals.take(version, numbers)

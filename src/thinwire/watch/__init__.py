@@ -1,0 +1,1 @@
+"""Ways to look at a run while it goes on."""
