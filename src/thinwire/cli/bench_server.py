@@ -9,11 +9,13 @@ from typing import TextIO
 
 import click
 
-from thinwire.cli.bench_server_table import ServerProgress, print_server_report
+from thinwire.cli.bench_progress import RoundsProgress
+from thinwire.cli.bench_server_table import print_server_report
 from thinwire.errors import ConfigError
+from thinwire.lab.bench.given_gradient import BACKWARDS
 from thinwire.lab.bench.rounds import Limits
 from thinwire.lab.bench.server_cells import LOGS, ServerBench
-from thinwire.lab.bench.server_given import BACKWARDS, Given
+from thinwire.lab.bench.server_given import Given
 from thinwire.lab.bench.server_link import LOOPBACK_LINK
 from thinwire.lab.bench.server_run import bench_server
 
@@ -114,7 +116,7 @@ def server(
         steps=steps,
         folder=folder,
     )
-    with ServerProgress(rounds) as progress:
+    with RoundsProgress(rounds) as progress:
         report = bench_server(bench, progress.show)
     print_server_report(report)
     if json_file is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -62,6 +62,21 @@ def usage_now(stat: Path = Path("/proc/stat")) -> Usage:
     # user nice system idle iowait irq softirq steal; what follows is counted in these already.
     seconds = [int(word) / os.sysconf("SC_CLK_TCK") for word in words[1:9]]
     return Usage(sum(seconds), seconds[3] + seconds[4], sum(os.times()[:2]))
+
+
+def family_usage() -> Usage:
+    """With the processor time of all processes that were started from here and have ended."""
+    return replace(usage_now(), own=sum(os.times()[:4]))
+
+
+def free_memory_nbytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """What new processes can have without swapping; None where the system does not tell."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    found = (line.split() for line in lines if line.startswith("MemAvailable:"))
+    return next((1024 * int(words[1]) for words in found), None)
 
 
 def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

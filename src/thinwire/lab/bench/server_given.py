@@ -7,22 +7,18 @@ layer, the last one first, while backward goes on.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 
 from thinwire.errors import ConfigError
+from thinwire.lab.bench.given_gradient import BACKWARDS, give, like_gradient, make_pace
 from thinwire.settings import check_choice, check_whole
 
 LAYERS = 24
-BACKWARDS = ("sleep", "compute")
-
-_MATRIX = 64
-"""Rows of the matrices that a computing backward multiplies: they stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,62 +62,22 @@ class GivenNetwork(nn.Module):
         width = given.width
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
         generator = torch.Generator().manual_seed(1 + rank)
-        self._gradients = [_gradient(p, generator) for p in self.parameters()]
+        self._gradients = [like_gradient(p, generator) for p in self.parameters()]
         self._seconds = given.backward_ms / 1e3 / LAYERS
-        self._pass_time = {"sleep": self._sleep, "compute": self._compute}[given.backward]
-        self._awake = 0.0
+        self._pace = make_pace(given.backward)
         for parameter in self.parameters():
             parameter.grad = torch.zeros_like(parameter)
 
     def backward(self) -> None:
         """Forget the old gradients, and make the same ones again. Their memory stays."""
         self.zero_grad(set_to_none=False)
-        self._awake = time.perf_counter()
-        apply: Callable[..., Tensor] = _GivenGradient.apply
+        self._pace.begin()
         outputs = [
-            apply(parameter, gradient, self._work_before(parameter))
+            give(parameter, gradient, self._work_before(parameter))
             for parameter, gradient in zip(self.parameters(), self._gradients, strict=True)
         ]
         torch.stack(outputs).sum().backward()  # type: ignore[no-untyped-call]
 
     def _work_before(self, parameter: Tensor) -> Callable[[], None]:
         """Matrices take the time; vectors come with them."""
-        return self._pass_time if parameter.dim() > 1 and self._seconds else _do_nothing
-
-    def _sleep(self) -> None:
-        """Until this layer is due: an accelerator does not wait for what is done meanwhile."""
-        self._awake += self._seconds
-        time.sleep(max(0.0, self._awake - time.perf_counter()))
-
-    def _compute(self) -> None:
-        ends = time.thread_time() + self._seconds
-        matrix = torch.ones(_MATRIX, _MATRIX)
-        while time.thread_time() < ends:
-            torch.mm(matrix, matrix)
-
-
-def _gradient(parameter: Tensor, generator: torch.Generator) -> Tensor:
-    """Heavier tails than a normal distribution has, as gradients have them."""
-    x = torch.empty(parameter.shape).normal_(generator=generator)
-    return x.mul_(x.abs().add_(1)).mul_(1e-3)
-
-
-def _do_nothing() -> None:
-    pass
-
-
-class _GivenGradient(torch.autograd.Function):
-    """Nothing forward; backward a gradient that is there already, after some work."""
-
-    @staticmethod
-    def forward(
-        ctx: FunctionCtx, parameter: Tensor, gradient: Tensor, work: Callable[[], None]
-    ) -> Tensor:
-        ctx.given = gradient, work  # type: ignore[attr-defined]  # contexts are for this
-        return torch.zeros(())
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *_: Tensor) -> tuple[Tensor, None, None]:
-        gradient, work = ctx.given  # type: ignore[attr-defined]  # see forward
-        work()
-        return gradient, None, None
+        return partial(self._pace.spend, self._seconds if parameter.dim() > 1 else 0.0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
-from thinwire.lab.bench.machine import Usage, this_machine, usage_now
+from thinwire.lab.bench.machine import family_usage, this_machine
 from thinwire.lab.bench.server_cells import Cell, ServerBench
 from thinwire.lab.bench.server_crew import Crew, Member, Place
 from thinwire.lab.bench.server_link import places_on
@@ -25,7 +23,7 @@ _START_SECONDS = 60.0
 
 def bench_server(bench: ServerBench, watch: Watcher) -> ServerReport:
     """Measure every cell once per round. Ctrl-C ends it with what was measured until then."""
-    before = _usage()
+    before = family_usage()
     blocks: dict[Cell, list[Block]] = {cell: [] for cell in bench.cells()}
     interrupted = False
     with ExitStack() as stack:
@@ -45,15 +43,10 @@ def bench_server(bench: ServerBench, watch: Watcher) -> ServerReport:
         given=bench.given,
         servers=bench.servers,
         steps=bench.steps,
-        others=_usage().others_since(before),
+        others=family_usage().others_since(before),
         interrupted=interrupted,
         rows=make_server_rows(blocks),
     )
-
-
-def _usage() -> Usage:
-    """With the processor time of all processes that were started from here and have ended."""
-    return replace(usage_now(), own=sum(os.times()[:4]))
 
 
 def _measure(
