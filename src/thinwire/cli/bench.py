@@ -8,6 +8,7 @@ from typing import TextIO
 
 import click
 
+from thinwire.cli.bench_links import links
 from thinwire.cli.bench_server import server
 from thinwire.cli.bench_table import Progress, print_report
 from thinwire.lab.bench.bars import Verdict
@@ -20,6 +21,7 @@ def bench() -> None:
     """Measure speed on this machine, beside the alternatives."""
 
 
+bench.add_command(links)
 bench.add_command(server)
 
 

@@ -39,7 +39,7 @@ _COMMANDS = {
         "thinwire.cli.replay", "replay", "Rebuild the weights of any version from the logs."
     ),
     "bench": _Entry(
-        "thinwire.cli.bench", "bench", "Measure kernels and servers beside the alternatives."
+        "thinwire.cli.bench", "bench", "Measure kernels, links and servers beside the alternatives."
     ),
 }
 

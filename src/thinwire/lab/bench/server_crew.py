@@ -108,7 +108,7 @@ class Crew(AbstractContextManager["Crew"]):
         self.members: list[Member] = []
 
     def start(self, name: str, role: str, place: Place = LOOPBACK) -> Member:
-        """Start a "server" or a "worker" there."""
+        """Start a "server", a "worker" or a "trainer" there."""
         member = Member(name, role, place, self._folder)
         self.members.append(member)
         return member

@@ -1,4 +1,4 @@
-"""What the processes of the server benchmark are told, and answer: one line of JSON each."""
+"""What the processes of a benchmark are told, and answer: one line of JSON each."""
 
 from __future__ import annotations
 
@@ -56,8 +56,37 @@ class Run:
     steps: int
 
 
-Order = Listen | Used | Meet | Attach | Run
-_ORDERS: dict[str, type[Order]] = {cls.__name__: cls for cls in (Listen, Used, Meet, Attach, Run)}
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """To a trainer: get ready for a case of a model, both by name, as ``cell``."""
+
+    cell: int
+    case: str
+    rank: int
+    model: str
+    width: int
+    batch: int
+    backward_ms: float
+    backward: str
+    bucket_mb: float
+    optimizer: bool
+    deadline_seconds: float
+    servers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """To a trainer: do steps of a cell, and write their timeline to ``file``."""
+
+    cell: int
+    steps: int
+    title: str
+    file: str
+
+
+Order = Listen | Used | Meet | Attach | Run | Prepare | Record
+_KINDS: tuple[type[Order], ...] = (Listen, Used, Meet, Attach, Run, Prepare, Record)
+_ORDERS: dict[str, type[Order]] = {kind.__name__: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +99,7 @@ class Answer:
     cpu_seconds: float = 0.0
     sent_nbytes: int = 0
     received_nbytes: int = 0
+    step_seconds: list[float] = field(default_factory=list)
 
 
 def write_order(order: Order) -> str:

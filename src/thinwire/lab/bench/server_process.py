@@ -1,6 +1,6 @@
-"""A process of the server benchmark: a server or a worker that does as it is told.
+"""A process of a benchmark: a server, a worker or a trainer that does as it is told.
 
-    python -m thinwire.lab.bench.server_process server|worker
+    python -m thinwire.lab.bench.server_process server|worker|trainer
 
 Orders come on stdin, answers go to stdout, one line each (see ``server_orders``). It ends with its
 stdin. One process plays in many cells, one after the other.
@@ -19,6 +19,7 @@ from typing import Protocol, TextIO
 import torch
 
 from thinwire.errors import ConfigError
+from thinwire.lab.bench.links_trainer import TrainerRole
 from thinwire.lab.bench.server_orders import Answer, Listen, Order, Used, read_order, write_answer
 from thinwire.lab.bench.server_worker import WorkerRole
 from thinwire.server.retention import LogSettings
@@ -40,7 +41,8 @@ def main() -> None:
     """Do as told until stdin ends."""
     answers = _own_stdout()
     torch.set_num_threads(1)
-    roles: dict[str, Callable[[], Role]] = {"server": ServerRole, "worker": WorkerRole}
+    roles: dict[str, Callable[[], Role]]
+    roles = {"server": ServerRole, "worker": WorkerRole, "trainer": TrainerRole}
     role = roles[sys.argv[1]]()
     for line in sys.stdin:
         print(write_answer(_answer(role, line)), file=answers, flush=True)

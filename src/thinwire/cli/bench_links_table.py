@@ -1,0 +1,89 @@
+"""How ``thinwire bench links`` shows results, in a terminal and without one."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from thinwire.cli.bench_rows import print_rows
+from thinwire.lab.bench.links_cases import SERVERS
+from thinwire.lab.bench.links_models import LINEAR
+from thinwire.lab.bench.links_report import LinkRow, LinksReport
+from thinwire.lab.bench.report import Ratio
+
+_BUSY = 0.1
+_COLUMNS = ("case", "ms", "DDP /", "/ none", "MB out/in", "link", "cpu ms")
+_LEGEND = """\
+ms         of a step, best/median, as are ratios
+DDP /      the time of DDP fp32 over this: how many times faster it is
+/ none     this time over that without communication: 1 is the limit
+MB out/in  of one host in a step, as its interface counts them: headers and all
+link       the part of the link's rate that the best step uses
+cpu ms     processor time of a step on one host: of the trainer + of its server
+"""
+
+
+def print_links_report(report: LinksReport) -> None:
+    """A table for each rate, what the columns mean, and where it was measured."""
+    console = Console()
+    for rate in report.rates():
+        rows = [row for row in report.rows if row.rate == rate]
+        lines = [_cells(row) for row in rows]
+        print_rows(console, _title(report, rate, rows), _COLUMNS, lines, left=1)
+    console.print(_LEGEND, style="dim", soft_wrap=not console.is_terminal, highlight=False)
+    console.print(_closing(report), soft_wrap=not console.is_terminal, highlight=False)
+
+
+def _title(report: LinksReport, rate: str, rows: list[LinkRow]) -> str:
+    numel = f"{report.model.numel:,}".replace(",", " ")
+    steps = max(len(row.samples.seconds) for row in rows)
+    return (
+        f"{rate}, {report.hosts} hosts, {report.model.name} of {numel} parameters, "
+        f"{_step(report)}; {steps} steps"
+    )
+
+
+def _step(report: LinksReport) -> str:
+    model = report.model
+    kind = "slept" if model.backward == "sleep" else "computed"
+    given = f"backward {model.given_ms:g} ms ({kind})"
+    backward = f"batch of {model.batch}" if model.name == LINEAR else given
+    return f"{backward}, {'with' if model.optimizer else 'without'} optimizer"
+
+
+def _cells(row: LinkRow) -> tuple[str, ...]:
+    servers = f"+{_ms(row.server_cpu.median)}" if row.case.exchange == SERVERS else ""
+    return (
+        row.case.label,
+        f"{_ms(row.samples.best)}/{_ms(row.samples.median)}",
+        _pair(row.ddp),
+        _pair(row.none),
+        f"{_megabytes(row.sent_nbytes)}/{_megabytes(row.received_nbytes)}",
+        "" if row.link is None else f"{row.link:.0%}",
+        f"{_ms(row.cpu.median)}{servers}",
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.{1 if seconds < 0.1 else 0}f}"
+
+
+def _megabytes(nbytes: float) -> str:
+    return f"{nbytes / 1e6:.{3 if nbytes < 1e6 else 1}f}"
+
+
+def _pair(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return ""
+    return "/".join(f"{x:.{2 if x < 10 else 1}f}" for x in (ratio.best, ratio.median))
+
+
+def _closing(report: LinksReport) -> str:
+    parts = [f"Measured on {report.machine}."]
+    if report.interrupted:
+        parts.append("It was interrupted: some rounds are missing.")
+    if report.others > _BUSY:
+        parts.append(
+            f"Other processes had {report.others:.0%} of the machine meanwhile: repeat the run "
+            "when it is quiet."
+        )
+    return " ".join(parts)

@@ -1,0 +1,163 @@
+"""What the benchmark of links compares: ways to exchange gradients, and what to measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from thinwire.errors import ConfigError
+from thinwire.lab.bench.given_gradient import BACKWARDS
+from thinwire.lab.bench.links_models import BACKWARD_MS, MODELS, shapes_of
+from thinwire.lab.bench.rounds import Limits
+from thinwire.lab.bench.server_link import read_rate
+from thinwire.settings import check_at_least, check_choice, check_positive, check_whole
+
+UNLIMITED = "unlimited"
+RATES = ("100mbit", "1gbit", "10gbit", UNLIMITED)
+SERVERS = "servers"
+
+_RESERVE_NBYTES = 400_000_000
+"""Of each process, beside its gradients."""
+_DENSE_TRIPS = 8
+"""A deadline allows a step this many times the way of all gradients over the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCase:
+    """One way. ``copies`` is how much memory a host needs for it, in gradients.
+
+    Ours have a ``recipe``, as in Python, and an ``exchange``. Others are known by name.
+    """
+
+    name: str
+    label: str
+    copies: float
+    recipe: str = ""
+    exchange: str = ""
+
+
+NONE = LinkCase("none", "no communication", 1)
+DDP = LinkCase("ddp", "DDP fp32", 1)
+FP16 = LinkCase("fp16", "DDP fp16 hook", 1.5)
+POWERSGD = {
+    LinkCase("powersgd1", "PowerSGD rank 1", 3): 1,
+    LinkCase("powersgd4", "PowerSGD rank 4", 3): 4,
+}
+_ONE_BIT, _DGC, _TOPK = "doublesqueeze(OneBit())", "dgc(0.001)", "doublesqueeze(TopK(0.001))"
+OURS = (
+    LinkCase("dense", "dense, sharded", 2.5, "dense", "sharded"),
+    LinkCase("onebit", "1-bit, sharded", 5, _ONE_BIT, "sharded"),
+    LinkCase("dgc", "DGC 0.1 %, sharded", 6, _DGC, "sharded"),
+    LinkCase("dgc-allgather", "DGC 0.1 %, allgather", 6, _DGC, "allgather"),
+    LinkCase("topk", "top-k 0.1 %, sharded", 5, _TOPK, "sharded"),
+)
+OURS_ON_SERVERS = (
+    LinkCase("onebit-servers", "1-bit, servers", 6, _ONE_BIT, SERVERS),
+    LinkCase("dgc-servers", "DGC 0.1 %, servers", 6, _DGC, SERVERS),
+)
+CASES = {c.name: c for c in (NONE, DDP, FP16, *POWERSGD, *OURS, *OURS_ON_SERVERS)}
+DEFAULT_CASES = tuple(name for name, case in CASES.items() if case.exchange != SERVERS)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """What every host computes. ``width`` and ``batch`` are those of the model "linear".
+
+    The backward of the others takes ``backward_ms`` (None: a time that suits the model), in which
+    they sleep or compute. With ``optimizer`` a step includes that of the optimizer.
+    """
+
+    name: str = MODELS[0]
+    width: int = 1024
+    batch: int = 16
+    backward_ms: float | None = None
+    backward: str = BACKWARDS[0]
+    bucket_mb: float = 25.0
+    optimizer: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self.name, MODELS, owner="bench", field="model")
+        check_choice(self.backward, BACKWARDS, owner="bench", field="backward")
+        check_whole(self.width, least=1, owner="bench", field="width")
+        check_whole(self.batch, least=1, owner="bench", field="batch")
+        check_positive(self.bucket_mb, owner="bench", field="bucket_mb")
+        if self.backward_ms is not None:
+            check_at_least(self.backward_ms, 0, owner="bench", field="backward_ms")
+
+    @property
+    def numel(self) -> int:
+        return sum(shape.numel for shape in shapes_of(self.name, self.width))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all gradients, in float32."""
+        return 4 * self.numel
+
+    @property
+    def given_ms(self) -> float:
+        """How long a backward takes that is not computed."""
+        return BACKWARD_MS[self.name] if self.backward_ms is None else self.backward_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LinksBench:
+    """What to measure: ``steps`` of a case follow one another, then the next has its turn.
+
+    ``limits`` are those of each of the ``rates``. Whatever is waited for must happen within
+    ``deadline_seconds``, and the time that the link itself needs. ``trace`` is a file for the
+    timeline of some more steps of every case.
+    """
+
+    limits: Limits
+    model: LinkModel = field(default_factory=LinkModel)
+    rates: tuple[str, ...] = RATES
+    cases: tuple[str, ...] = DEFAULT_CASES
+    hosts: int = 2
+    steps: int = 3
+    deadline_seconds: float = 60.0
+    trace: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_whole(self.hosts, least=2, owner="bench", field="hosts")
+        check_whole(self.steps, least=1, owner="bench", field="steps")
+        check_positive(self.deadline_seconds, owner="bench", field="deadline_seconds")
+        for name in self.cases:
+            check_choice(name, tuple(CASES), owner="bench", field="case")
+        for rate in self.rates:
+            rate_of(rate)
+        if not (self.rates and self.cases):
+            raise ConfigError("bench: at least one rate and one case are needed")
+
+    def chosen(self) -> list[LinkCase]:
+        """In the order of the report: what others are compared with comes first."""
+        return [case for name, case in CASES.items() if name in self.cases]
+
+    def servers(self) -> int:
+        """One on each host, if any case needs them."""
+        return self.hosts if any(case.exchange == SERVERS for case in self.chosen()) else 0
+
+    def seconds_for(self, rate: str, steps: int) -> float:
+        """A deadline for so many steps."""
+        bits = rate_of(rate)
+        link = 0.0 if bits is None else _DENSE_TRIPS * 8 * self.model.nbytes / bits
+        return self.deadline_seconds + steps * (link + self.model.given_ms / 1e3)
+
+    def needed_nbytes(self) -> int:
+        """The memory of all processes, about."""
+        copies = 2 + sum(case.copies for case in self.chosen())
+        each = _RESERVE_NBYTES + copies * self.model.nbytes
+        return round(self.hosts * each) + self.servers() * _RESERVE_NBYTES
+
+    def check_memory(self, free_nbytes: int) -> None:
+        """Refuse what would fill this machine: the system might end anybody's processes then."""
+        if self.needed_nbytes() > free_nbytes:
+            raise ConfigError(
+                f"bench: {len(self.chosen())} cases on {self.hosts} hosts need about "
+                f"{self.needed_nbytes() / 1e9:.1f} GB, {free_nbytes / 1e9:.1f} GB are free: choose "
+                "fewer with --case"
+            )
+
+
+def rate_of(text: str) -> int | None:
+    """Bits per second of "100mbit" or "1gbit"; None for UNLIMITED."""
+    return None if text == UNLIMITED else read_rate(text, otherwise=UNLIMITED)

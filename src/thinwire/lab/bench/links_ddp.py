@@ -1,0 +1,78 @@
+"""DistributedDataParallel as the benchmark of links compares it: plain, with torch's hooks, and
+with ours. Nothing else of that benchmark knows torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
+
+from thinwire.lab.bench.links_cases import FP16, NONE, POWERSGD, SERVERS, LinkCase
+from thinwire.spelling import read_recipe
+from thinwire.worker.compression import Compression
+from thinwire.worker.ddp import compress_ddp
+
+POWERSGD_START = 2
+"""The first step that it compresses; with error feedback it cannot be less."""
+
+_ONE_BUCKET_MB = 100_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A network as a case trains it."""
+
+    model: nn.Module
+    compression: Compression | None = None
+
+
+def wrap(
+    case: LinkCase,
+    net: nn.Module,
+    optimizer: Optimizer,
+    *,
+    bucket_mb: float,
+    servers: Sequence[str],
+    deadline_seconds: float,
+) -> Wrapped:
+    """Let a case exchange the gradients of ``net``. All hosts must call it alike."""
+    if case == NONE:
+        return Wrapped(net)
+    # With more than one bucket torch's PowerSGD waits for itself on gloo.
+    ddp = _ddp(net, _ONE_BUCKET_MB if case in POWERSGD else bucket_mb)
+    if case == FP16:
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if case in POWERSGD:
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=POWERSGD[case], start_powerSGD_iter=POWERSGD_START
+        )
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    if not case.recipe:
+        return Wrapped(ddp)
+    compression = compress_ddp(
+        ddp,
+        read_recipe(case.recipe),
+        exchange=case.exchange,
+        optimizer=optimizer,
+        deadline_seconds=deadline_seconds,
+        servers=servers if case.exchange == SERVERS else (),
+        insecure=True,
+    )
+    return Wrapped(ddp, compression)
+
+
+def wait_for_all() -> None:
+    """Until all hosts are here."""
+    dist.barrier()
+
+
+def _ddp(net: nn.Module, bucket_mb: float) -> DistributedDataParallel:
+    """Without sending weights at first: they are the same everywhere, and links may be slow."""
+    return DistributedDataParallel(
+        net, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, init_sync=False
+    )
