@@ -20,7 +20,17 @@ from thinwire.lab.bench.rounds import Limits
 
 INTERRUPTED = 130
 """As after any Ctrl-C, though there is a report."""
-_NEW_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _writable(ctx: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    """Refuse a path that cannot be written before the run, not after it."""
+    try:
+        if file is not None:
+            file.touch()
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}") from error
+    return file
 
 
 @click.command()
@@ -80,9 +90,17 @@ _NEW_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
     type=click.File("w", lazy=False),  # a path that cannot be written is refused before the run
     help="Write everything to this file, every sample included.",
 )
-@click.option("--plot", type=_NEW_FILE, help="Draw step times into this file (needs matplotlib).")
 @click.option(
-    "--trace", type=_NEW_FILE, help="Write a timeline of every case, for ui.perfetto.dev."
+    "--plot",
+    type=_FILE,
+    callback=_writable,
+    help="Draw step times into this file, such as out.png (needs matplotlib).",
+)
+@click.option(
+    "--trace",
+    type=_FILE,
+    callback=_writable,
+    help="Write a timeline of every case to this file, for ui.perfetto.dev.",
 )
 def links(
     rates: tuple[str, ...],
@@ -123,10 +141,11 @@ def links(
         report = bench_links(
             bench, lambda rate, round_, what: progress.show(round_, what, part=f"{rate}, ")
         )
-    print_links_report(report)
-    if json_file is not None:
+    if json_file is not None:  # files first: who reads the table may be gone
         json.dump(report.as_json(), json_file, indent=1)
+        json_file.flush()
     if plot is not None:
         plot_links(report, plot)
+    print_links_report(report)
     if report.interrupted:
         sys.exit(INTERRUPTED)

@@ -136,7 +136,7 @@ def test_servers_are_there_if_a_case_needs_them() -> None:
 def test_deadlines_leave_time_for_the_link() -> None:
     dense_seconds = 8 * LinkModel().nbytes / 1e8
     assert bench().seconds_for("100mbit", 3) > 60 + 3 * 2 * dense_seconds
-    assert bench().seconds_for("unlimited", 3) == 60
+    assert bench().seconds_for("unlimited", 3) < 60 + dense_seconds
 
 
 def test_what_does_not_fit_into_memory_is_refused() -> None:
@@ -233,6 +233,7 @@ def test_a_plot_without_matplotlib_is_refused_before_the_run(
         ("--width", "0"),
         ("--batch", "0"),
         ("--backward-ms", "-1"),
+        ("--backward-ms", "10"),
         ("--bucket-mb", "0"),
         ("--steps", "0"),
         ("--rounds", "0"),
@@ -241,6 +242,13 @@ def test_a_plot_without_matplotlib_is_refused_before_the_run(
 )
 def test_impossible_settings_are_refused_in_one_line(option: str, value: str) -> None:
     check_refused(CliRunner().invoke(main, ["bench", "links", option, value]))
+
+
+@pytest.mark.parametrize("option", ["--plot", "--trace", "--json"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(option: str) -> None:
+    result = CliRunner().invoke(main, [*TINY, option, "/none/such/file"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "/none/such/file" in result.stderr
 
 
 def test_missing_rights_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from thinwire.errors import ConfigError
 from thinwire.lab.bench.given_gradient import BACKWARDS
-from thinwire.lab.bench.links_models import BACKWARD_MS, MODELS, shapes_of
+from thinwire.lab.bench.links_models import BACKWARD_MS, LINEAR, MODELS, shapes_of
 from thinwire.lab.bench.rounds import Limits
 from thinwire.lab.bench.server_link import read_rate
 from thinwire.settings import check_at_least, check_choice, check_positive, check_whole
@@ -20,6 +20,8 @@ _RESERVE_NBYTES = 400_000_000
 """Of each process, beside its gradients."""
 _DENSE_TRIPS = 8
 """A deadline allows a step this many times the way of all gradients over the link."""
+_SLOWEST_NBYTES_PER_SECOND = 5e7
+"""Of gradients, that busy processors get done: deadlines allow for that, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class LinkModel:
         check_positive(self.bucket_mb, owner="bench", field="bucket_mb")
         if self.backward_ms is not None:
             check_at_least(self.backward_ms, 0, owner="bench", field="backward_ms")
+            if self.name == LINEAR:
+                raise ConfigError("bench: the model linear computes, so it takes no backward_ms")
 
     @property
     def numel(self) -> int:
@@ -140,7 +144,8 @@ class LinksBench:
         """A deadline for so many steps."""
         bits = rate_of(rate)
         link = 0.0 if bits is None else _DENSE_TRIPS * 8 * self.model.nbytes / bits
-        return self.deadline_seconds + steps * (link + self.model.given_ms / 1e3)
+        work = self.model.nbytes / _SLOWEST_NBYTES_PER_SECOND + self.model.given_ms / 1e3
+        return self.deadline_seconds + steps * (link + work)
 
     def needed_nbytes(self) -> int:
         """The memory of all processes, about."""
