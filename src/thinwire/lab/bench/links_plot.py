@@ -22,7 +22,7 @@ def check_plotting() -> None:
 def plot_links(report: LinksReport, file: Path) -> None:
     """Best step times, on a logarithmic scale; lower is better."""
     matplotlib: Any = importlib.import_module("matplotlib.figure")
-    figure = matplotlib.Figure(figsize=(9, 6), layout="constrained")
+    figure = matplotlib.Figure(figsize=(10, 6), layout="constrained")
     axes = figure.subplots()
     rates = report.rates()
     for case in dict.fromkeys(row.case for row in report.rows):
@@ -37,7 +37,7 @@ def plot_links(report: LinksReport, file: Path) -> None:
     axes.set_ylabel("best step, ms")
     axes.set_title(f"{report.model.name}, {report.model.numel:,} parameters, {report.hosts} hosts")
     axes.grid(visible=True, which="both", alpha=0.3)
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(file, dpi=150)
 
 
