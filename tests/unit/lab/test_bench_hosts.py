@@ -51,6 +51,17 @@ def test_the_rate_can_be_changed_and_taken_away() -> None:
 
 
 @needs_rights
+def test_packets_fit_into_the_burst_at_1_gbit() -> None:
+    """Else the shaper would cut them, at the cost of those who send much."""
+    headers = 66  # of Ethernet, IP and TCP, for each of the frames that a packet becomes
+    with hosts(1) as made:
+        shown = said_by(*made.hosts[0].prefix, "ip", "-d", "link", "show", made.hosts[0].interface)
+    words = shown.split()
+    largest = int(words[words.index("gso_max_size") + 1])
+    assert largest + headers * (largest // 1448 + 1) < burst_nbytes(10**9)
+
+
+@needs_rights
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_after_a_signal(number: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", WAIT], stdout=subprocess.PIPE, text=True)
