@@ -104,5 +104,8 @@ def test_a_missing_program_or_right_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 def test_a_refused_command_says_what_may_be_missing() -> None:
     refuse = "echo RTNETLINK answers: Operation not permitted >&2; exit 2"
-    with pytest.raises(ConfigError, match=r"Operation not permitted; is CAP_NET_ADMIN missing\?$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"Operation not permitted; are CAP_NET_ADMIN and CAP_SYS_ADMIN missing\?$",
+    ):
         bench_hosts._run("sh", "-c", refuse)

@@ -198,6 +198,6 @@ def _run(*command: str) -> str:
         raise ConfigError(f"bench: {' '.join(command)} did not end") from error
     except subprocess.CalledProcessError as error:
         said = " ".join(str(error.stderr).split())
-        why = "; is CAP_NET_ADMIN missing?" if "not permitted" in said else ""
+        why = "; are CAP_NET_ADMIN and CAP_SYS_ADMIN missing?" if "not permitted" in said else ""
         raise ConfigError(f"bench: {' '.join(command)} failed: {said}{why}") from error
     return done.stdout
