@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from tests.distributed import launch
 from thinwire.lab import cnn, gpt
-from thinwire.lab.data.fashion import Pictures, read_fashion
+from thinwire.lab.data.fashion import read_fashion
+from thinwire.lab.data.pictures import Pictures
 from thinwire.lab.text import draw, read_corpus
 
 RUN_SECONDS = 3000.0

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from thinwire.errors import ConfigError, ThinwireError
-from thinwire.lab.data.fashion import SOURCE, Pictures, read_fashion
+from thinwire.lab.data.fashion import SOURCE, read_fashion
 from thinwire.lab.data.files import VARIABLE, Source, data_folder
 from thinwire.lab.data.idx import read_idx
+from thinwire.lab.data.pictures import Pictures
 
 SHAPE = (3, 2, 2)
 ELEMENTS = bytes(range(12))

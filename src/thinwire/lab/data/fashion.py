@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from thinwire.errors import ThinwireError
 from thinwire.lab.data.files import Source
 from thinwire.lab.data.idx import read_idx
+from thinwire.lab.data.pictures import Pictures, PictureSet
 
 SIDE = 28
 CLASSES = 10
@@ -29,34 +28,14 @@ SOURCE = Source(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pictures:
-    """``pixels`` are (n, 1, 28, 28), float32, standardised; ``labels`` are (n,), int64."""
+def read_fashion(data: Path | None = None) -> PictureSet:
+    """60,000 pictures to train on and 10,000 to test with: float32, standardised, (n, 1, 28, 28).
 
-    pixels: Tensor
-    labels: Tensor
-
-    def draw(self, rows: int, generator: torch.Generator) -> Pictures:
-        """``rows`` of them by chance; one can come twice."""
-        chosen = torch.randint(self.labels.numel(), (rows,), generator=generator)
-        return Pictures(self.pixels[chosen], self.labels[chosen])
-
-
-@dataclass(frozen=True, slots=True)
-class Fashion:
-    """60,000 pictures to train on, 10,000 to test with."""
-
-    training: Pictures
-    test: Pictures
-
-
-def read_fashion(data: Path | None = None) -> Fashion:
-    """Both parts, from the subfolder "fashion-mnist" of ``data`` (None: of $THINWIRE_DATA).
-
+    From the subfolder "fashion-mnist" of ``data`` (None: of $THINWIRE_DATA).
     ThinwireError where a file is missing (it says which to put where) or damaged.
     """
     files = SOURCE.read(data)
-    return Fashion(_pictures(files, "train", 60_000), _pictures(files, "t10k", 10_000))
+    return PictureSet(_pictures(files, "train", 60_000), _pictures(files, "t10k", 10_000))
 
 
 def _pictures(files: dict[str, bytes], part: str, count: int) -> Pictures:
