@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from thinwire.lab.data.fashion import CLASSES
+
+
+@dataclass(frozen=True, slots=True)
+class CNNSettings:
+    """There is nothing to choose."""
+
+    def make(self) -> nn.Module:
+        return CNN()
 
 
 class CNN(nn.Module):

@@ -30,6 +30,9 @@ class GPTSettings:
                 f"GPTSettings: width must be a multiple of heads, got {self.width} and {self.heads}"
             )
 
+    def make(self) -> nn.Module:
+        return GPT(self)
+
 
 class GPT(nn.Module):
     """Logits of the next token at every position."""
