@@ -1,0 +1,1 @@
+"""Named tasks: a network, its data, and how it is trained, at several scales."""
