@@ -1,0 +1,102 @@
+"""Settings of a run, and everything that follows from them: task, data, recipe, number of steps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from thinwire.errors import ConfigError
+from thinwire.lab.chance import seeded
+from thinwire.lab.tasks.base import Task, Training, Work
+from thinwire.lab.tasks.optimizers import SGDSettings
+from thinwire.lab.tasks.registry import find_task
+from thinwire.lab.train.recipe import clips, complete_recipe
+from thinwire.lab.train.settings import RunSettings
+from thinwire.recipe import Recipe
+from thinwire.spelling import read_recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``task`` has what the user changed in it; ``recipe_text`` is the recipe's full spelling."""
+
+    settings: RunSettings
+    task: Task
+    work: Work
+    recipe_text: str
+    steps: int
+
+    @property
+    def recipe(self) -> Recipe:
+        return read_recipe(self.recipe_text)
+
+    @property
+    def out(self) -> Path:
+        return Path(self.settings.out)
+
+    def build(self) -> tuple[nn.Module, Optimizer]:
+        """Network and optimizer as every run with this seed begins. Where no worker clips its own
+        gradient, the optimizer clips their mean."""
+        with seeded(self.settings.seed):
+            net = self.task.model.make()
+        optimizer = self.task.training.optimizer.make(net)
+        norm = self.task.training.clip_norm
+        if norm is not None and not clips(self.recipe):
+            _clip_mean(net, optimizer, norm)
+        return net, optimizer
+
+    def rate(self, step: int, losses: tuple[float, ...]) -> float:
+        return self.task.training.rate(step, self.work.epoch_steps, losses)
+
+    def record(self) -> dict[str, Any]:
+        """What the run's result depends on, as plain values: where files are does not count."""
+        run = asdict(self.settings)
+        for field in ("data", "out", "recipe", "epochs", "learning_rate", "momentum", "save_steps"):
+            del run[field]
+        return {
+            **run,
+            "recipe": self.recipe_text,
+            "steps": self.steps,
+            "epoch_steps": self.work.epoch_steps,
+            "model": repr(self.task.model),
+            "feed": repr(self.task.feed),
+            "training": repr(self.task.training),
+        }
+
+
+def prepare(settings: RunSettings) -> Plan:
+    """Find the task, read its data and work everything out. Starts nothing."""
+    task = find_task(settings.task, settings.scale)
+    data = None if settings.data is None else Path(settings.data)
+    work = task.feed.open(data, workers=settings.workers, seed=settings.seed)
+    training = _changed(task.training, settings)
+    steps = settings.steps or max(1, round(training.epochs * work.epoch_steps))
+    if settings.steps is not None or settings.epochs is not None:
+        training = training.lasting(steps / work.epoch_steps)
+    task = replace(task, training=training)
+    recipe_text = complete_recipe(settings.recipe, training, work.epoch_steps)
+    return Plan(settings, task, work, recipe_text, steps)
+
+
+def _changed(training: Training, settings: RunSettings) -> Training:
+    if settings.epochs is not None:
+        training = training.lasting(settings.epochs)
+    if settings.learning_rate is not None:
+        training = replace(training, learning_rate=settings.learning_rate)
+    if settings.momentum is not None:
+        if not isinstance(training.optimizer, SGDSettings):
+            raise ConfigError(f"{settings.task} is not trained with SGD: there is no momentum")
+        optimizer = replace(training.optimizer, momentum=settings.momentum)
+        training = replace(training, optimizer=optimizer)
+    return training
+
+
+def _clip_mean(net: nn.Module, optimizer: Optimizer, norm: float) -> None:
+    def clip(*_: object) -> None:
+        nn.utils.clip_grad_norm_(net.parameters(), norm)
+
+    optimizer.register_step_pre_hook(clip)
