@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -27,7 +28,7 @@ class CharacterFeed:
     max_nbytes: int = 4 << 20
     epoch_steps: int = 250
     held_out_rows: int = 1024
-    needs: str = ""
+    needs: ClassVar[str] = ""
 
     def open(self, data: Path | None, *, workers: int, seed: int) -> CharacterWork:
         del data, workers  # the text is everywhere, and every worker draws from all of it

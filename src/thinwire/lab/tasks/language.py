@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -32,7 +33,7 @@ class StreamFeed:
     window: int
     training_words: int | None = None
     test_words: int | None = None
-    needs: str = penn.SOURCE.name
+    needs: ClassVar[str] = penn.SOURCE.name
 
     def open(self, data: Path | None, *, workers: int, seed: int) -> StreamWork:
         words = penn.read_penn(data)

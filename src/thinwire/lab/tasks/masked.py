@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ class MaskedFeed:
     context: int
     training_words: int | None = None
     test_words: int | None = None
-    needs: str = penn.SOURCE.name
+    needs: ClassVar[str] = penn.SOURCE.name
 
     def open(self, data: Path | None, *, workers: int, seed: int) -> MaskedWork:
         words = penn.read_penn(data)

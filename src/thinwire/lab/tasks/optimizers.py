@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -42,7 +42,7 @@ class LANSSettings:
 
     weight_decay: float = 0.01
     normalize_grad: bool = False
-    momentum: float = 0.0
+    momentum: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         check_at_least(self.weight_decay, 0.0, owner="LANSSettings", field="weight_decay")

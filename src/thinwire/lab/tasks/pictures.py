@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ class CifarFeed:
     training_rows: int | None = None
     test_rows: int | None = None
     augment: bool = True
-    needs: str = cifar.SOURCE.name
+    needs: ClassVar[str] = cifar.SOURCE.name
 
     def open(self, data: Path | None, *, workers: int, seed: int) -> PictureWork:
         pictures = _first(cifar.read_cifar(data), self.training_rows, self.test_rows)
@@ -44,7 +45,7 @@ class FashionFeed:
     rows: int
     training_rows: int | None = None
     test_rows: int | None = None
-    needs: str = fashion.SOURCE.name
+    needs: ClassVar[str] = fashion.SOURCE.name
 
     def open(self, data: Path | None, *, workers: int, seed: int) -> PictureWork:
         pictures = _first(fashion.read_fashion(data), self.training_rows, self.test_rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 class Schedule(Protocol):
@@ -24,7 +24,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    watches: bool = False
+    watches: ClassVar[bool] = False
 
     def factor(self, epoch: float, *, part: float, losses: Sequence[float]) -> float:
         return 1.0
@@ -36,7 +36,7 @@ class Divide:
 
     at: tuple[float, ...]
     by: float = 10.0
-    watches: bool = False
+    watches: ClassVar[bool] = False
 
     def factor(self, epoch: float, *, part: float, losses: Sequence[float]) -> float:
         return float(self.by ** -sum(part >= place for place in self.at))
@@ -48,7 +48,7 @@ class Decay:
 
     after: int
     by: float
-    watches: bool = False
+    watches: ClassVar[bool] = False
 
     def factor(self, epoch: float, *, part: float, losses: Sequence[float]) -> float:
         return float(self.by ** -max(0, int(epoch) + 1 - self.after))
@@ -59,7 +59,7 @@ class Plateau:
     """Divided by ``by`` after every epoch that was not better than the best before it."""
 
     by: float
-    watches: bool = True
+    watches: ClassVar[bool] = True
 
     def factor(self, epoch: float, *, part: float, losses: Sequence[float]) -> float:
         worse = sum(
@@ -72,7 +72,7 @@ class Plateau:
 class Line:
     """Falls to zero in a straight line."""
 
-    watches: bool = False
+    watches: ClassVar[bool] = False
 
     def factor(self, epoch: float, *, part: float, losses: Sequence[float]) -> float:
         return max(0.0, 1.0 - part)
@@ -82,7 +82,7 @@ class Line:
 class Cosine:
     """Falls to zero slowly, fast, and slowly."""
 
-    watches: bool = False
+    watches: ClassVar[bool] = False
 
     def factor(self, epoch: float, *, part: float, losses: Sequence[float]) -> float:
         return (1.0 + math.cos(math.pi * min(1.0, part))) / 2.0

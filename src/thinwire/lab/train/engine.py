@@ -8,6 +8,9 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+DEADLINE_SECONDS = 600.0
+"""Real workers wait so long for each other: one of them evaluates now and then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

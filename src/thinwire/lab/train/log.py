@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-from contextlib import AbstractContextManager
 from itertools import takewhile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from thinwire.errors import ConfigError, ThinwireError
@@ -20,7 +18,7 @@ NAME = "log.jsonl"
 FORMAT = 1
 
 
-class RunLog(AbstractContextManager["RunLog"]):
+class RunLog:
     """Open for writing by one process alone."""
 
     def __init__(self, folder: Path, record: dict[str, Any], *, step: int) -> None:
@@ -54,12 +52,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         self._file.write(f"{line}\n")
         self._file.flush()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import TracebackType
+
+import torch
 
 from thinwire.lab.train.checkpoint import Keeper
+from thinwire.lab.train.crew import train_processes
 from thinwire.lab.train.events import Event, Outcome
 from thinwire.lab.train.log import RunLog
 from thinwire.lab.train.loop import Loop, Say
@@ -25,36 +30,42 @@ class Result:
     events: tuple[Event, ...]
 
 
-def resume_step(plan: Plan) -> int:
-    """After which step the run will go on; 0 if it begins."""
-    return Keeper(plan.out, rank=0, ranks=_ranks(plan)).newest()
+class Run(AbstractContextManager["Run"]):
+    """The run in a folder. Opening it changes nothing but the log, and refuses another run's."""
 
+    def __init__(self, plan: Plan) -> None:
+        virtual = plan.settings.backend == "virtual"
+        self._plan, self._backend = plan, train_virtual if virtual else train_processes
+        ranks = 1 if virtual else plan.settings.workers
+        self.start = Keeper(plan.out, rank=0, ranks=ranks).newest()
+        """After which step it goes on; 0 if it begins."""
+        self._log = RunLog(plan.out, plan.record(), step=self.start)
 
-def train(plan: Plan, show: Say, interrupts: Interrupts) -> Result:
-    """Train, and tell everything to ``show``. A run that is finished already is only reported."""
-    with RunLog(plan.out, plan.record(), step=resume_step(plan)) as log:
-        if any(isinstance(event, Outcome) for event in log.events):
-            return Result(True, tuple(log.events))
+    def train(self, show: Say, interrupts: Interrupts) -> Result:
+        """Train, and tell everything to ``show``. What is finished already is only reported."""
+        events = self._log.events
+        if any(isinstance(event, Outcome) for event in events):
+            return Result(True, tuple(events))
 
         def say(event: Event) -> None:
-            log.write(event)
+            self._log.write(event)
             show(event)
 
-        finished = _backend(plan)(plan, say, interrupts)
-        return Result(finished, tuple(log.events))
+        finished = self._backend(self._plan, say, interrupts)
+        return Result(finished, tuple(events))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._log.close()
 
 
-def _ranks(plan: Plan) -> int:
-    """How many processes save a checkpoint."""
-    return 1 if plan.settings.backend == "virtual" else plan.settings.workers
-
-
-def _backend(plan: Plan) -> Backend:
-    backends: dict[str, Backend] = {"virtual": _virtual}
-    return backends[plan.settings.backend]
-
-
-def _virtual(plan: Plan, say: Say, interrupts: Interrupts) -> bool:
+def train_virtual(plan: Plan, say: Say, interrupts: Interrupts) -> bool:
+    """In this process, with simulated workers."""
+    torch.set_num_threads(plan.settings.threads)
     keeper = Keeper(plan.out, rank=0, ranks=1)
     state = keeper.load()
     loop = Loop(plan, VirtualEngine(plan, state and state["engine"]), keeper, say)

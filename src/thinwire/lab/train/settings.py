@@ -15,7 +15,7 @@ class RunSettings:
     """``data`` is the folder of data sets (None: that of $THINWIRE_DATA), ``out`` the run's own.
 
     What is None is as the task says. ``save_steps``: how often to save (None: after every epoch).
-    ``servers`` is how many, for the backend of that name.
+    ``servers`` is how many, for the backend of that name; ``threads`` are those of each process.
     """
 
     task: str
@@ -30,12 +30,13 @@ class RunSettings:
     steps: int | None = None
     learning_rate: float | None = None
     momentum: float | None = None
+    threads: int = 1
     save_steps: int | None = None
     data: str | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.backend, BACKENDS, owner="train", field="backend")
-        for field in ("workers", "servers"):
+        for field in ("workers", "servers", "threads"):
             check_whole(getattr(self, field), least=1, owner="train", field=field)
         check_whole(self.seed, least=0, owner="train", field="seed")
         for field in ("steps", "save_steps"):

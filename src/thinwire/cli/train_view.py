@@ -1,0 +1,121 @@
+"""What ``thinwire train`` shows: progress while it runs, then what was reached."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import rich.progress
+from rich.console import Console
+
+from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome, Progress
+from thinwire.lab.train.plan import Plan
+from thinwire.lab.train.run import Result
+from thinwire.lab.train.summary import last
+
+PLAIN_SECONDS = 10.0
+"""Without a terminal a line is printed no more often than this, but for evaluations."""
+
+
+def print_introduction(plan: Plan, *, start: int) -> None:
+    settings, epochs = plan.settings, plan.task.training.epochs
+    begins = f"goes on after step {start} of" if start else "has"
+    _console().print(
+        f"{settings.task}, scale {settings.scale} ({plan.task.about}): {settings.workers} "
+        f"{settings.backend} workers, seed {settings.seed}. Recipe: {plan.recipe_text}. The run "
+        f"{begins} {plan.steps} steps ({epochs:.4g} epochs); it is kept in {settings.out}.",
+        soft_wrap=True,
+    )
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+class TrainProgress:
+    """A bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, plan: Plan, *, start: int) -> None:
+        self._steps = plan.steps
+        self._console = _console()
+        self._said = time.monotonic()
+        self._first: tuple[int, float] | None = None
+        self._score = ""
+        self._bars = rich.progress.Progress(
+            rich.progress.BarColumn(bar_width=20),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeRemainingColumn(),
+            "{task.fields[state]}",
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._bar = self._bars.add_task("", total=plan.steps, completed=start, state="")
+
+    def __enter__(self) -> TrainProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._show_step(event)
+        elif isinstance(event, Evaluation):
+            self._score = f", held-out {score(event)}"
+            self._console.print(f"step {event.step}, epoch {event.epoch:.4g}: {score(event)}")
+
+    def _show_step(self, event: Progress) -> None:
+        state = f"loss {event.loss:.3f}{self._score}, {traffic(event)}"
+        left = self._left(event.step, time.monotonic())
+        if self._console.is_terminal:
+            self._bars.update(self._bar, completed=event.step, state=state)
+        elif time.monotonic() - self._said > PLAIN_SECONDS:
+            self._said = time.monotonic()
+            self._console.print(
+                f"step {event.step}/{self._steps}: {state}{left}",
+                soft_wrap=True,
+            )
+
+    def _left(self, step: int, now: float) -> str:
+        """How long it will take. Before the first step nobody knows, because processes start."""
+        if self._first is None:
+            self._first = step, now
+            return ""
+        first, began = self._first
+        seconds = round((now - began) / (step - first) * (self._steps - step))
+        return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+
+
+def score(event: Evaluation | Outcome) -> str:
+    unit = " %" if event.metric == "accuracy" else ""
+    return f"loss {event.loss:.4f}, {event.metric} {event.value:.2f}{unit}"
+
+
+def traffic(event: Progress | Epoch) -> str:
+    pushed, pulled = (x / 1e3 for x in (event.pushed_nbytes, event.pulled_nbytes))
+    return f"{pushed:,.1f} kB pushed, {pulled:,.1f} kB pulled, 1/{event.ratio:.0f} of dense"
+
+
+def print_result(plan: Plan, result: Result) -> None:
+    """What was reached, and how to go on if it was stopped."""
+    console = _console()
+    outcome, epoch = last(result.events, Outcome), last(result.events, Epoch)
+    if outcome is not None:
+        console.print(f"After {outcome.step} steps, on test data: {score(outcome)}.")
+    if epoch is not None:
+        console.print(
+            f"In the mean of all steps a worker had {traffic(epoch)}. {epoch.seconds:,.1f} s of "
+            "training.",
+            soft_wrap=True,
+        )
+    if not result.finished:
+        console.print(
+            f"Stopped. Everything is kept in {plan.settings.out}: the same command goes on.",
+            soft_wrap=True,
+        )

@@ -1,0 +1,182 @@
+"""The processes of a run, as the one that started them sees them.
+
+They are gone when the run is. Whoever ends too early is named; what was saved until then is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+from thinwire.errors import ThinwireError, WorkerLost
+from thinwire.lab.train.agreement import Agreement
+from thinwire.lab.train.events import Outcome, read_event
+from thinwire.lab.train.loop import Say
+from thinwire.lab.train.orders import SERVER, WORKER, Order
+from thinwire.lab.train.plan import Plan
+from thinwire.lab.train.stopping import Interrupts
+
+_LOOK_SECONDS = 0.1
+_START_SECONDS = 120.0
+_END_SECONDS = 30.0
+_BLAME_SECONDS = 1.0
+"""Others end because one did: whoever was killed has ended by then, too."""
+
+
+def train_processes(plan: Plan, say: Say, interrupts: Interrupts) -> bool:
+    """In processes of their own, over gloo or with servers. False if it was stopped early."""
+    with tempfile.TemporaryDirectory(prefix="thinwire-") as meeting, Crew(plan, meeting) as crew:
+        crew.start()
+        return crew.watch(say, interrupts)
+
+
+class Member:
+    """One process. What it says on stderr is kept beside the run's log."""
+
+    def __init__(self, order: Order, folder: Path) -> None:
+        self.name = f"{order.role} {order.rank}"
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._errors = folder / f"{order.role}-{order.rank}.txt"
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "thinwire.lab.train.process", order.write()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={
+                    **os.environ,
+                    "GLOO_SOCKET_IFNAME": "lo",
+                    "OMP_NUM_THREADS": str(order.settings.threads),
+                },
+                text=True,
+                start_new_session=True,  # Ctrl-C reaches only the one that stops the others
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def line(self, seconds: float) -> str | None:
+        """The next line it says, if that comes in time."""
+        try:
+            return self.lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def failure(self) -> str | None:
+        """How it failed, if it did."""
+        code = self.process.poll()
+        if not code:
+            return None
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        said = self._errors.read_text(errors="replace").strip().splitlines()
+        return f"failed: {said[-1].strip() if said else 'it said nothing'}"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(timeout=_END_SECONDS)
+
+    def _read(self) -> None:
+        if self.process.stdout is not None:
+            with self.process.stdout as lines:
+                for line in lines:
+                    self.lines.put(line)
+
+
+class Crew(AbstractContextManager["Crew"]):
+    """All processes of a run."""
+
+    def __init__(self, plan: Plan, meeting: str) -> None:
+        self._plan, self._meeting = plan, meeting
+        self._servers: list[Member] = []
+        self._workers: list[Member] = []
+        self._finished = False
+
+    def start(self) -> None:
+        """Servers first, if the backend has them: workers have to know their addresses."""
+        settings = self._plan.settings
+        if settings.backend == "server":
+            for rank in range(settings.servers):
+                self._servers.append(self._member(SERVER, rank, ()))
+        addresses = tuple(self._address(server) for server in self._servers)
+        for rank in range(settings.workers):
+            self._workers.append(self._member(WORKER, rank, addresses))
+
+    def _member(self, role: str, rank: int, addresses: tuple[str, ...]) -> Member:
+        plan = self._plan
+        order = Order(role, rank, plan.settings, plan.recipe_text, self._meeting, addresses)
+        return Member(order, plan.out / "processes")
+
+    def _address(self, server: Member) -> str:
+        until = time.monotonic() + _START_SECONDS
+        while time.monotonic() < until:
+            line = server.line(_LOOK_SECONDS)
+            if line is not None:
+                return line.strip()
+            self._check()
+        raise ThinwireError(f"{server.name} did not start within {_START_SECONDS:g} s")
+
+    def watch(self, say: Say, interrupts: Interrupts) -> bool:
+        """Pass on what rank 0 says until all workers have ended. False if they were stopped."""
+        agreement = Agreement(Path(self._meeting), rank=-1)
+        while any(worker.process.poll() is None for worker in self._workers):
+            if interrupts.asked:
+                agreement.ask()
+            self._pass_on(say)
+            self._check()
+        self._workers[0].end()  # so that all it said has been read
+        while not self._workers[0].lines.empty():
+            self._pass_on(say)
+        self._check()
+        return self._finished
+
+    def _pass_on(self, say: Say) -> None:
+        line = self._workers[0].line(_LOOK_SECONDS)
+        if line is not None:
+            event = read_event(line)
+            say(event)
+            self._finished = isinstance(event, Outcome)
+
+    def _check(self) -> None:
+        members = [*self._servers, *self._workers]
+        if not any(member.failure() for member in members):
+            return
+        time.sleep(_BLAME_SECONDS)
+        failures = {member.name: failure for member in members if (failure := member.failure())}
+        killed = [name for name, failure in failures.items() if "was killed" in failure]
+        name = killed[0] if killed else next(iter(failures))
+        raise WorkerLost(
+            f"{name} {failures[name]}; what was saved is kept in {self._plan.settings.out}, and "
+            "the same command goes on from there"
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self._workers:
+            worker.end()
+        for server in self._servers:  # with time to close their logs
+            server.process.terminate()
+        for server in self._servers:
+            _wait(server.process)
+            server.end()
+
+
+def _wait(process: subprocess.Popen[str]) -> None:
+    try:
+        process.wait(timeout=_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()

@@ -1,0 +1,38 @@
+"""What a process of a run is told when it is started, as JSON in its arguments."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from thinwire.lab.train.settings import RunSettings
+
+WORKER, SERVER = "worker", "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``meeting`` is a folder of this part of the run alone, where its processes find each other.
+    ``addresses`` are those of all servers."""
+
+    role: str
+    rank: int
+    settings: RunSettings
+    recipe: str
+    meeting: str
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def store(self) -> Path:
+        return Path(self.meeting) / "store"
+
+    def write(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def read_order(text: str) -> Order:
+    values = json.loads(text)
+    values["settings"] = RunSettings(**values["settings"])
+    values["addresses"] = tuple(values["addresses"])
+    return Order(**values)
