@@ -71,15 +71,21 @@ class Member:
         except queue.Empty:
             return None
 
-    def failure(self) -> str | None:
-        """How it failed, if it did."""
-        code = self.process.poll()
-        if not code:
-            return None
+    @property
+    def killed(self) -> bool:
+        return (self.process.poll() or 0) < 0
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.process.poll())
+
+    def words(self) -> str:
+        """How it ended: by which signal, or the last that it said."""
+        code = self.process.returncode
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
+            return f"{self.name} was killed by {signal.Signals(-code).name}"
         said = self._errors.read_text(errors="replace").strip().splitlines()
-        return f"failed: {said[-1].strip() if said else 'it said nothing'}"
+        return f"{self.name}: {said[-1].strip() if said else f'exit code {code}'}"
 
     def end(self) -> None:
         self.process.kill()
@@ -149,15 +155,14 @@ class Crew(AbstractContextManager["Crew"]):
 
     def _check(self) -> None:
         members = [*self._servers, *self._workers]
-        if not any(member.failure() for member in members):
+        if not any(member.failed for member in members):
             return
         time.sleep(_BLAME_SECONDS)
-        failures = {member.name: failure for member in members if (failure := member.failure())}
-        killed = [name for name, failure in failures.items() if "was killed" in failure]
-        name = killed[0] if killed else next(iter(failures))
+        failed = [member for member in members if member.failed]
+        first = next((member for member in failed if member.killed), failed[0])
         raise WorkerLost(
-            f"{name} {failures[name]}; what was saved is kept in {self._plan.settings.out}, and "
-            "the same command goes on from there"
+            f"{first.words()}. What was saved is in {self._plan.settings.out}: the same command "
+            "goes on from there"
         )
 
     def __exit__(

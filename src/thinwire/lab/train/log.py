@@ -59,8 +59,8 @@ class RunLog:
 def cannot_write(path: Path, error: Exception) -> ThinwireError:
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
     return ThinwireError(
-        f"{path} cannot be written: {reason}; what was saved before is kept, and the same command "
-        "goes on from there"
+        f"{path} cannot be written: {reason}; what was saved before is as it was, and the same "
+        "command goes on from it"
     )
 
 
