@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
-from thinwire.errors import ThinwireError, WorkerLost
+from thinwire.errors import WorkerLost
 from thinwire.lab.train.agreement import Agreement
 from thinwire.lab.train.events import Outcome, read_event
 from thinwire.lab.train.loop import Say
@@ -26,7 +26,6 @@ from thinwire.lab.train.plan import Plan
 from thinwire.lab.train.stopping import Interrupts
 
 _LOOK_SECONDS = 0.1
-_START_SECONDS = 120.0
 _END_SECONDS = 30.0
 _BLAME_SECONDS = 1.0
 """Others end because one did: whoever was killed has ended by then, too."""
@@ -109,28 +108,17 @@ class Crew(AbstractContextManager["Crew"]):
         self._finished = False
 
     def start(self) -> None:
-        """Servers first, if the backend has them: workers have to know their addresses."""
         settings = self._plan.settings
-        if settings.backend == "server":
-            for rank in range(settings.servers):
-                self._servers.append(self._member(SERVER, rank, ()))
-        addresses = tuple(self._address(server) for server in self._servers)
+        servers = settings.servers if settings.backend == "server" else 0
+        for rank in range(servers):
+            self._servers.append(self._member(SERVER, rank))
         for rank in range(settings.workers):
-            self._workers.append(self._member(WORKER, rank, addresses))
+            self._workers.append(self._member(WORKER, rank))
 
-    def _member(self, role: str, rank: int, addresses: tuple[str, ...]) -> Member:
+    def _member(self, role: str, rank: int) -> Member:
         plan = self._plan
-        order = Order(role, rank, plan.settings, plan.recipe_text, self._meeting, addresses)
+        order = Order(role, rank, plan.settings, plan.recipe_text, self._meeting)
         return Member(order, plan.out / "processes")
-
-    def _address(self, server: Member) -> str:
-        until = time.monotonic() + _START_SECONDS
-        while time.monotonic() < until:
-            line = server.line(_LOOK_SECONDS)
-            if line is not None:
-                return line.strip()
-            self._check()
-        raise ThinwireError(f"{server.name} did not start within {_START_SECONDS:g} s")
 
     def watch(self, say: Say, interrupts: Interrupts) -> bool:
         """Pass on what rank 0 says until all workers have ended. False if they were stopped."""

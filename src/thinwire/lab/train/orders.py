@@ -13,15 +13,13 @@ WORKER, SERVER = "worker", "server"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """``meeting`` is a folder of this part of the run alone, where its processes find each other.
-    ``addresses`` are those of all servers."""
+    """``meeting`` is a folder where the processes find each other: a new one for every start."""
 
     role: str
     rank: int
     settings: RunSettings
     recipe: str
     meeting: str
-    addresses: tuple[str, ...] = ()
 
     @property
     def store(self) -> Path:
@@ -34,5 +32,4 @@ class Order:
 def read_order(text: str) -> Order:
     values = json.loads(text)
     values["settings"] = RunSettings(**values["settings"])
-    values["addresses"] = tuple(values["addresses"])
     return Order(**values)

@@ -2,8 +2,7 @@
 
     python -m thinwire.lab.train.process ORDER
 
-ORDER is JSON (see ``orders``). Rank 0 writes events to stdout, a server its address. An error is
-one line on stderr.
+ORDER is JSON (see ``orders``). Worker 0 writes events to stdout. An error is one line on stderr.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from typing import Any, TextIO
 import torch
 
 from thinwire.errors import ThinwireError
+from thinwire.lab.train.addresses import await_all, publish
 from thinwire.lab.train.agreement import Agreement
 from thinwire.lab.train.checkpoint import Keeper
 from thinwire.lab.train.ddp import DDPEngine
-from thinwire.lab.train.engine import Engine
+from thinwire.lab.train.engine import DEADLINE_SECONDS, Engine
 from thinwire.lab.train.events import Event, write_event
 from thinwire.lab.train.loop import Loop, Say
 from thinwire.lab.train.orders import SERVER, Order, read_order
@@ -40,7 +40,10 @@ def main() -> None:
     torch.set_num_threads(order.settings.threads)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
-        (serve if order.role == SERVER else work)(order, out)
+        if order.role == SERVER:
+            serve(order)
+        else:
+            work(order, out)
     except ThinwireError as error:
         print(" ".join(str(error).split()), file=sys.stderr, flush=True)
         os._exit(1)
@@ -54,7 +57,7 @@ def _own_stdout() -> TextIO:
     return own
 
 
-def serve(order: Order, out: TextIO) -> None:
+def serve(order: Order) -> None:
     """Be a server until all workers are done, or SIGTERM. Its log lets it go on later."""
     server = Server(
         "tcp://127.0.0.1:0",
@@ -65,7 +68,7 @@ def serve(order: Order, out: TextIO) -> None:
         seed=order.settings.seed,
     )
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
-    print(server.address, file=out, flush=True)
+    publish(Path(order.meeting), order.rank, server.address)
     server.run()
 
 
@@ -86,7 +89,10 @@ def work(order: Order, out: TextIO) -> None:
 def _engine(plan: Plan, order: Order, state: dict[str, Any] | None) -> Engine:
     if plan.settings.backend == "ddp":
         return DDPEngine(plan, order.rank, order.store, state)
-    return ServerEngine(plan, order.rank, order.addresses, state)
+    addresses = await_all(
+        Path(order.meeting), plan.settings.servers, deadline_seconds=DEADLINE_SECONDS
+    )
+    return ServerEngine(plan, order.rank, addresses, state)
 
 
 def _say(out: TextIO) -> Say:
