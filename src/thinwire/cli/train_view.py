@@ -24,12 +24,14 @@ def print_introduction(plan: Plan, *, start: int) -> None:
         f"{settings.task}, scale {settings.scale} ({plan.task.about}): {settings.workers} "
         f"{settings.backend} workers, seed {settings.seed}. Recipe: {plan.recipe_text}. The run "
         f"{begins} {plan.steps} steps ({epochs:.4g} epochs); it is kept in {settings.out}.",
-        soft_wrap=True,
     )
 
 
 def _console() -> Console:
-    return Console(highlight=False)
+    """Lines are broken for a terminal only: elsewhere programs read them."""
+    console = Console(highlight=False)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 class TrainProgress:
@@ -42,7 +44,7 @@ class TrainProgress:
         self._first: tuple[int, float] | None = None
         self._score = ""
         self._bars = rich.progress.Progress(
-            rich.progress.BarColumn(bar_width=20),
+            rich.progress.BarColumn(bar_width=10),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeRemainingColumn(),
             "{task.fields[state]}",
@@ -67,20 +69,20 @@ class TrainProgress:
         if isinstance(event, Progress):
             self._show_step(event)
         elif isinstance(event, Evaluation):
-            self._score = f", held-out {score(event)}"
+            self._score = f", {event.metric} {event.value:.2f}"
             self._console.print(f"step {event.step}, epoch {event.epoch:.4g}: {score(event)}")
 
     def _show_step(self, event: Progress) -> None:
-        state = f"loss {event.loss:.3f}{self._score}, {traffic(event)}"
         left = self._left(event.step, time.monotonic())
+        loss = f"loss {event.loss:.3f}{self._score}"
         if self._console.is_terminal:
+            pushed, pulled = event.pushed_nbytes / 1e3, event.pulled_nbytes / 1e3
+            state = f"{loss}, {pushed:,.0f} + {pulled:,.0f} kB, 1/{event.ratio:.0f}"
             self._bars.update(self._bar, completed=event.step, state=state)
         elif time.monotonic() - self._said > PLAIN_SECONDS:
             self._said = time.monotonic()
-            self._console.print(
-                f"step {event.step}/{self._steps}: {state}{left}",
-                soft_wrap=True,
-            )
+            line = f"step {event.step}/{self._steps}: {loss}, {traffic(event)}{left}"
+            self._console.print(line)
 
     def _left(self, step: int, now: float) -> str:
         """How long it will take. Before the first step nobody knows, because processes start."""
@@ -112,10 +114,8 @@ def print_result(plan: Plan, result: Result) -> None:
         console.print(
             f"In the mean of all steps a worker had {traffic(epoch)}. {epoch.seconds:,.1f} s of "
             "training.",
-            soft_wrap=True,
         )
     if not result.finished:
         console.print(
             f"Stopped. Everything is kept in {plan.settings.out}: the same command goes on.",
-            soft_wrap=True,
         )
