@@ -101,7 +101,8 @@ def score(event: Evaluation | Outcome) -> str:
 
 def traffic(event: Progress | Epoch) -> str:
     pushed, pulled = (x / 1e3 for x in (event.pushed_nbytes, event.pulled_nbytes))
-    return f"{pushed:,.1f} kB pushed, {pulled:,.1f} kB pulled, 1/{event.ratio:.0f} of dense"
+    fewer = f"1/{event.ratio:.0f} of dense" if event.ratio >= 1.5 else "about as much as dense"
+    return f"{pushed:,.1f} kB pushed, {pulled:,.1f} kB pulled, {fewer}"
 
 
 def print_result(plan: Plan, result: Result) -> None:

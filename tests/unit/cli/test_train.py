@@ -71,7 +71,11 @@ def _line(outcome: Result, start: str) -> str:
     [
         (["gtp"], "Error: no task is named 'gtp'; did you mean gpt? Tasks: fashion, gpt, resnet20"),
         (["gpt", "--scale", "paper"], "Error: gpt has no scale 'paper', expected one of smoke"),
-        (["bert", "--momentum", "0.5"], "Error: no folder of data sets: give one, or set $"),
+        (["bert"], "Error: no folder of data sets: give one, or set $"),
+        (
+            ["bert", "--momentum", "0.5"],
+            "Error: bert is not trained with SGD: there is no momentum",
+        ),
         (["gpt", "--recipe", "dgc(2)"], "Error: topk: ratio is the fraction kept"),
         (["gpt", "--steps", "1", "--epochs", "1"], "Error: train: give steps or epochs, not both"),
     ],

@@ -71,9 +71,9 @@ class Plan:
 def prepare(settings: RunSettings) -> Plan:
     """Find the task, read its data and work everything out. Starts nothing."""
     task = find_task(settings.task, settings.scale)
+    training = _changed(task.training, settings)
     data = None if settings.data is None else Path(settings.data)
     work = task.feed.open(data, workers=settings.workers, seed=settings.seed)
-    training = _changed(task.training, settings)
     steps = settings.steps or max(1, round(training.epochs * work.epoch_steps))
     if settings.steps is not None or settings.epochs is not None:
         training = training.lasting(steps / work.epoch_steps)
