@@ -23,6 +23,10 @@ from thinwire.server.snapshot import find_snapshots
 RECIPES = {"1 bit": tw.doublesqueeze(tw.OneBit()), "dgc": tw.dgc(0.02, momentum=0.9)}
 WORKERS = 2
 
+STEP_SECONDS = 0.02
+"""The least that a step takes, so that training is not over before everything has happened to it:
+700 steps are more than 50 lives of a server, of 0.3 s at most."""
+
 
 def train(
     addresses: Sequence[str], recipe: Recipe, rank: int, steps: int
@@ -32,6 +36,7 @@ def train(
     with tw.Client(addresses, recipe, rank=rank, workers=WORKERS, deadline_seconds=40.0) as client:
         client.attach(net, plain_sgd(net))
         for step in range(steps):
+            time.sleep(STEP_SECONDS)
             net.zero_grad()
             loss_of(net, step, rank).backward()  # type: ignore[no-untyped-call]
             client.step()
