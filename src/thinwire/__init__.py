@@ -39,10 +39,10 @@ from thinwire.server.retention import LogSettings
 from thinwire.server.server import Server
 from thinwire.transport.keys import Keys, ServerCurve, WorkerCurve
 from thinwire.watch.trace import Trace, merge_traces, trace
-from thinwire.worker.client import Client, ClientStats
+from thinwire.worker.client import Client
 from thinwire.worker.compression import Compression
 from thinwire.worker.ddp import compress_ddp
-from thinwire.worker.stats import Stats
+from thinwire.worker.stats import ClientStats, Stats
 from thinwire.worker.virtual import VirtualCluster
 
 __all__ = [

@@ -70,12 +70,12 @@ def _cut_one(key: Key, most_numel: int) -> list[Piece]:
     return [Piece(key, start, min(start + size, key.numel)) for start in starts]
 
 
-def batches(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def batches(pieces: Sequence[Piece], *, most_numel: int = BATCH_NUMEL) -> list[list[Piece]]:
     """The pieces in order, in groups that travel together."""
     found: list[list[Piece]] = [[]]
     numel = 0
     for piece in pieces:
-        if found[-1] and numel + piece.numel > BATCH_NUMEL:
+        if found[-1] and numel + piece.numel > most_numel:
             found.append([])
             numel = 0
         found[-1].append(piece)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -17,11 +18,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from thinwire import _native
 from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import Piece
+from thinwire.gradient.pieces import batches
 from thinwire.recipe import Recipe
 from thinwire.settings import check_positive, check_whole
 from thinwire.transport.keys import WorkerCurve
@@ -35,9 +35,9 @@ from thinwire.worker.network import (
 from thinwire.worker.pipeline import Pipeline
 from thinwire.worker.returned import Returned
 from thinwire.worker.servers import Connect, Servers, connect_with, finite_push
-from thinwire.worker.sides import Round, WorkerSide, decode_into
+from thinwire.worker.sides import Round, WorkerSide, decode_into, norm_of
 from thinwire.worker.state import States, by_parameter, by_piece
-from thinwire.worker.stats import Tally, TensorStats, residual_ratios
+from thinwire.worker.stats import ClientStats, Tally, residual_ratios
 
 _logger = logging.getLogger(__name__)
 
@@ -46,36 +46,6 @@ PUSH_NUMEL = 1 << 18
 
 GROUP_NUMEL = 1 << 20
 """Elements that are decoded as soon as they are there, while others are on their way."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientStats:
-    """One worker, since it was attached.
-
-    ``dense_nbytes`` are its gradients in float32, ``pushed_nbytes`` and ``pulled_nbytes`` what
-    became of them in each direction. ``sent_nbytes`` and ``received_nbytes`` are frames and all,
-    also those that were sent again. ``refused_pieces`` came too late and are owed again.
-    ``overflowed_pieces`` had an inf or a nan and were left out.
-    """
-
-    steps: int
-    version: int
-    dense_nbytes: int
-    pushed_nbytes: int
-    pulled_nbytes: int
-    sent_nbytes: int
-    received_nbytes: int
-    refused_pieces: int
-    overflowed_pieces: int
-    rejoined: int
-    encode_seconds: float
-    residual_ratio: float | None
-    tensors: dict[str, TensorStats]
-
-    @property
-    def ratio(self) -> float:
-        """How many times fewer bytes, both ways together."""
-        return 2 * self.dense_nbytes / max(1, self.pushed_nbytes + self.pulled_nbytes)
 
 
 class Client:
@@ -172,7 +142,8 @@ class Client:
             raise
 
     def _begin(self, servers: Servers) -> None:
-        self._groups = in_groups(servers.pieces)
+        groups, numbers = batches(servers.pieces, most_numel=GROUP_NUMEL), count()
+        self._groups = [[next(numbers) for _ in group] for group in groups]
         residual = "residual" in self._recipe.push_feedback.init(0)
         self._returned = Returned(self._side.compressor, servers.pieces, residual=residual)
         self._load_residuals()
@@ -251,7 +222,7 @@ class Client:
             "steps": self.steps,
             "version": self.version,
             "push": by_parameter(servers.pieces, states),
-            "returned": dict(self._returned.kept),
+            "returned": {name: kept.clone() for name, kept in self._returned.kept.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -345,7 +316,7 @@ class Client:
         self._take_back_refused()
         flat = {name: _gradient(self._parameters[name]) for name in names}
         if self._recipe.clips_model:
-            round_ = replace(round_, gradient_norm=_norm(flat.values()))
+            round_ = replace(round_, gradient_norm=norm_of(flat))
         numbers = [number for name in names for number in self._numbers[name]]
         self._returned.add_to(flat, [servers.pieces[number] for number in numbers])
         for owned in servers.by_owner(numbers):
@@ -427,21 +398,6 @@ class _Job:
 
     def finish(self) -> None:
         """Nobody waits for a single job."""
-
-
-def _norm(gradients: Iterable[Tensor]) -> float:
-    return math.sqrt(math.fsum(map(_native.sum_squares, gradients)))
-
-
-def in_groups(pieces: Sequence[Piece]) -> list[range]:
-    """Numbers of pieces that are decoded together, the first layers first."""
-    groups, start, numel = [], 0, 0
-    for number, piece in enumerate(pieces):
-        numel += piece.numel
-        if numel >= GROUP_NUMEL or number == len(pieces) - 1:
-            groups.append(range(start, number + 1))
-            start, numel = number + 1, 0
-    return groups
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Pure but for the residuals: no network, no threads, no devices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -128,6 +129,11 @@ def _most_nbytes(compressor: Compressor, pieces: Sequence[Piece], step: int) -> 
 def slice_of(flat: Mapping[str, Tensor], piece: Piece) -> Tensor:
     """The piece of a flat tensor that is kept by parameter name."""
     return flat[piece.key.name][piece.start : piece.stop]
+
+
+def norm_of(flat: Mapping[str, Tensor]) -> float:
+    """Of all these gradients together."""
+    return math.sqrt(math.fsum(map(_native.sum_squares, flat.values())))
 
 
 def entries(numbers: Sequence[int], encoded: Sequence[Encoded]) -> tuple[Entry, ...]:

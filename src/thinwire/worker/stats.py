@@ -68,6 +68,36 @@ class Stats:
         return max(0.0, self.exchange_seconds - self.exposed_seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """One worker, since it was attached.
+
+    ``dense_nbytes`` are its gradients in float32, ``pushed_nbytes`` and ``pulled_nbytes`` what
+    became of them in each direction. ``sent_nbytes`` and ``received_nbytes`` are frames and all,
+    also those that were sent again. ``refused_pieces`` came too late and are owed again.
+    ``overflowed_pieces`` had an inf or a nan and were left out.
+    """
+
+    steps: int
+    version: int
+    dense_nbytes: int
+    pushed_nbytes: int
+    pulled_nbytes: int
+    sent_nbytes: int
+    received_nbytes: int
+    refused_pieces: int
+    overflowed_pieces: int
+    rejoined: int
+    encode_seconds: float
+    residual_ratio: float | None
+    tensors: dict[str, TensorStats]
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes, both ways together."""
+        return 2 * self.dense_nbytes / max(1, self.pushed_nbytes + self.pulled_nbytes)
+
+
 @dataclass(slots=True)
 class Tally:
     """Payload bytes by parameter. Each field is written by one thread alone."""

@@ -7,14 +7,12 @@ decoded. No network, no threads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from thinwire import _native
 from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
@@ -30,6 +28,7 @@ from thinwire.worker.sides import (
     WorkerSide,
     decode_into,
     entries,
+    norm_of,
     overflowed,
     read,
 )
@@ -146,7 +145,3 @@ def sent(message: Message, *, worker: int, step: int) -> Frame:
 
 def nbytes_of(sent: Frame) -> int:
     return frame.HEADER_NBYTES + len(sent.body)
-
-
-def norm_of(own: Gradients) -> float:
-    return math.sqrt(math.fsum(_native.sum_squares(x) for x in own.values()))

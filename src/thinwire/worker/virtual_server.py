@@ -16,8 +16,8 @@ from thinwire.server.rules import Rules
 from thinwire.wire.frame import SERVER, Frame
 from thinwire.wire.messages import Push, Update
 from thinwire.worker.servers import finite_push
-from thinwire.worker.sides import Round, decode_into, entries, read
-from thinwire.worker.virtual_exchange import VirtualExchange, nbytes_of, norm_of, sent
+from thinwire.worker.sides import Round, decode_into, entries, norm_of, read
+from thinwire.worker.virtual_exchange import VirtualExchange, nbytes_of, sent
 from thinwire.worker.virtual_replica import Evaluation
 
 
