@@ -186,7 +186,8 @@ class Desk:
         until = time.monotonic() + self._deadline
         while True:
             try:
-                return self._try_to_join(again=again)
+                left = max(until - time.monotonic(), _RETRY_SECONDS)
+                return self._try_to_join(left, again=again)
             except (TransportError, RemoteProtocolError) as error:
                 if isinstance(error, TransportTimeout) and not again:
                     raise  # it says best what is wrong with an address
@@ -197,9 +198,10 @@ class Desk:
             again = True
             time.sleep(_RETRY_SECONDS)
 
-    def _try_to_join(self, *, again: bool) -> tuple[Session, Connection]:
+    def _try_to_join(self, seconds: float, *, again: bool) -> tuple[Session, Connection]:
         """Connect and join; raises why the server does not want this worker."""
-        connection, mine = self._connect(self._deadline), self._application
+        until, mine = time.monotonic() + seconds, self._application
+        connection = self._connect(seconds)
         try:
             session = Session.of_worker(mine.rank, run=self.run)
             version = self._inbox.applied()
@@ -207,10 +209,9 @@ class Desk:
             join = Join(mine.workers, mine.pieces, digest, version)
             for message in (mine.description, join):
                 session.send(message)
-                connection.send(
-                    frames.pack(session.encode(message)), deadline_seconds=self._deadline
-                )
-            data = connection.receive(deadline_seconds=self._deadline, what="a welcome")
+                connection.send(frames.pack(session.encode(message)), deadline_seconds=seconds)
+            left = max(until - time.monotonic(), _RETRY_SECONDS)
+            data = connection.receive(deadline_seconds=left, what="a welcome")
             frame = frames.unpack(data)
             # A server of another run may say so, though that is no frame of this session.
             answer = decode(frame) if frame.kind == Leave.kind else session.receive(frame)
