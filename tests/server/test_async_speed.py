@@ -22,8 +22,8 @@ from thinwire.server.rules import Rules
 from thinwire.worker.client import Client
 
 WORKERS, EVALUATIONS = 4, 120
-SECONDS = (0.01, 0.01, 0.01, 0.1)
-"""What a gradient takes each worker."""
+SECONDS = (0.03, 0.03, 0.03, 0.3)
+"""What a gradient takes each worker: far more than what a step takes on a busy machine."""
 
 INPUTS, CLASSES = 20, 5
 TEACHER = torch.randn(INPUTS, CLASSES, generator=torch.Generator().manual_seed(9))
@@ -105,8 +105,8 @@ def train(recipe: Recipe, rules: Rules, tickets: list[Tickets]) -> Outcome:
 
 @pytest.mark.parametrize(
     "recipe",
-    [tw.dense(), tw.doublesqueeze(tw.OneBit()), tw.doublesqueeze(tw.TopK(0.1))],
-    ids=["dense", "onebit", "topk"],
+    [tw.doublesqueeze(tw.OneBit()), tw.doublesqueeze(tw.TopK(0.1))],
+    ids=["onebit", "topk"],
 )
 def test_as_many_gradients_in_less_than_half_the_time(recipe: Recipe) -> None:
     """To the same loss, within 5 %: the order of arrival is left to chance here.

@@ -9,8 +9,9 @@ from typing import TextIO
 import click
 
 from thinwire.cli.bench_links import links
+from thinwire.cli.bench_progress import RoundsProgress
 from thinwire.cli.bench_server import server
-from thinwire.cli.bench_table import Progress, print_report
+from thinwire.cli.bench_table import count, print_report
 from thinwire.lab.bench.bars import Verdict
 from thinwire.lab.bench.rounds import Limits
 from thinwire.lab.bench.run import KernelBench, bench_kernels
@@ -65,8 +66,12 @@ def kernels(
     a failure, unless --strict.
     """
     settings = KernelBench(numels, Limits(rounds, seconds), isa)
-    with Progress(rounds) as progress:
-        report = bench_kernels(settings, progress.show)
+    with RoundsProgress(rounds) as progress:
+
+        def show(numel: int, round_: int, case: str) -> None:
+            progress.show(round_, case, part=f"{count(numel)} elements, ")
+
+        report = bench_kernels(settings, show)
     print_report(report)
     if json_file is not None:
         json.dump(report.as_json(), json_file, indent=1)

@@ -40,7 +40,7 @@ class RoundsProgress:
 
     def show(self, round_: int, what: str, *, part: str = "") -> None:
         """The round, from 0 (the warm-up), of a ``part`` of the run, and what comes next."""
-        text = f"{part}round {round_} of {self._rounds}" if round_ else "warming up"
+        text = part + (f"round {round_} of {self._rounds}" if round_ else "warming up")
         if self._console.is_terminal:
             self._bar.update(
                 self._task,

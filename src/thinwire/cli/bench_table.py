@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 import click
-import rich.progress
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -31,51 +28,7 @@ bars      ≤1.15 of memcpy's time; ≥15x faster than torch; T times faster tha
 """
 
 
-class Progress:
-    """A bar in a terminal, a line for every round elsewhere; on stderr, as it is not the result."""
-
-    def __init__(self, rounds: int) -> None:
-        self._rounds = rounds
-        self._console = Console(stderr=True)
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("starting", total=None)
-        self._shown = (0, -1)
-
-    def __enter__(self) -> Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
-    def show(self, numel: int, round_: int, case: str) -> None:
-        part = f"round {round_} of {self._rounds}" if round_ else "warming up"
-        text = f"{_count(numel)} elements, {part}"
-        if self._console.is_terminal:
-            self._bar.update(
-                self._task,
-                description=f"{text}: {case:<27}",
-                total=self._rounds,
-                completed=round_,
-            )
-        elif (numel, round_) != self._shown:
-            self._shown = (numel, round_)
-            click.echo(text, err=True)
-
-
-def _count(numel: int) -> str:
+def count(numel: int) -> str:
     return f"{numel:,}".replace(",", " ")
 
 
@@ -84,7 +37,7 @@ def print_report(report: Report) -> None:
     console = Console()
     for numel in dict.fromkeys(row.numel for row in report.rows):
         rows = [row for row in report.rows if row.numel == numel]
-        title = f"{_count(numel)} float32, rounds: {len(rows[0].samples['ours'].seconds)}"
+        title = f"{count(numel)} float32, rounds: {len(rows[0].samples['ours'].seconds)}"
         if console.is_terminal:
             console.print(_table(title, rows))
         else:
@@ -180,7 +133,7 @@ def _closing(report: Report) -> str:
 
 def _cell_text(row: Row, outcome: Outcome) -> str:
     found = f"{outcome.found.best:.3g} / {outcome.found.median:.3g}"
-    return f"{row.name} at {_count(row.numel)} ({found}, bar {_bar_limit(outcome)})"
+    return f"{row.name} at {count(row.numel)} ({found}, bar {_bar_limit(outcome)})"
 
 
 def _bar_limit(outcome: Outcome) -> str:

@@ -48,6 +48,12 @@ class Words:
     valid: Tensor
     test: Tensor
 
+    def first(self, training: int | None, held_out: int | None) -> Words:
+        """Only so many words of each text (None: all)."""
+        return Words(
+            self.vocabulary, self.train[:training], self.valid[:held_out], self.test[:held_out]
+        )
+
 
 def read_penn(data: Path | None = None) -> Words:
     """929,589 words to train on, 73,760 to choose settings with, 82,430 to test with.

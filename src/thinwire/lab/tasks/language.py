@@ -36,14 +36,8 @@ class StreamFeed:
     needs: ClassVar[str] = penn.SOURCE.name
 
     def open(self, data: Path | None, *, workers: int, seed: int) -> StreamWork:
-        words = penn.read_penn(data)
-        short = Words(
-            words.vocabulary,
-            words.train[: self.training_words],
-            words.valid[: self.test_words],
-            words.test[: self.test_words],
-        )
-        return StreamWork(short, self.rows, self.window, workers=workers, seed=seed)
+        words = penn.read_penn(data).first(self.training_words, self.test_words)
+        return StreamWork(words, self.rows, self.window, workers=workers, seed=seed)
 
 
 class StreamWork:

@@ -35,14 +35,8 @@ class MaskedFeed:
     needs: ClassVar[str] = penn.SOURCE.name
 
     def open(self, data: Path | None, *, workers: int, seed: int) -> MaskedWork:
-        words = penn.read_penn(data)
-        short = Words(
-            words.vocabulary,
-            words.train[: self.training_words],
-            words.valid[: self.test_words],
-            words.test[: self.test_words],
-        )
-        return MaskedWork(short, self.rows, self.context, workers=workers, seed=seed)
+        words = penn.read_penn(data).first(self.training_words, self.test_words)
+        return MaskedWork(words, self.rows, self.context, workers=workers, seed=seed)
 
 
 class MaskedWork:
