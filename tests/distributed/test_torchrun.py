@@ -25,6 +25,7 @@ from torch import Tensor
 
 import thinwire as tw
 from tests.distributed.hosts import Host, hosts
+from tests.slow import first
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "examples/torchrun/train.py"
@@ -92,7 +93,7 @@ def worker_of(torchrun: subprocess.Popen[str], rank: int) -> int:
     raise AssertionError(f"torchrun has no rank {rank}")
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", first([0, 2]))
 def test_a_killed_worker_is_restarted_and_the_weights_are_those_of_an_undisturbed_run(
     victim: int, tmp_path: Path
 ) -> None:

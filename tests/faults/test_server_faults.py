@@ -17,6 +17,7 @@ import pytest
 import thinwire as tw
 from tests.server.processes import Process, ServerProcess
 from tests.server.servers import loss_of, network, plain_sgd, virtual, weights
+from tests.slow import first
 from thinwire.recipe import Recipe
 from thinwire.server.snapshot import find_snapshots
 
@@ -65,7 +66,7 @@ def start_servers(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", first(RECIPES))
 def test_a_server_killed_at_50_random_moments_changes_no_bit(name: str, tmp_path: Path) -> None:
     recipe, steps, kills = RECIPES[name], 700, 50
     chance = random.Random(5)  # noqa: S311 - not for secrets

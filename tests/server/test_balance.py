@@ -23,6 +23,7 @@ from tests.faults.proxy import Proxy
 from tests.server.balance import SHAPES, WORKERS, Kept, given, gradient, owed_by, updates_of
 from tests.server.processes import Process, ServerProcess
 from tests.server.servers import network, plain_sgd
+from tests.slow import first, slow
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
 
@@ -74,8 +75,8 @@ def disturb(servers: Sequence[ServerProcess], proxies: Sequence[Proxy]) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("rules", [Rules(3, 3, 0), Rules(3, 1, 4), Rules(3, 2, 1)], ids=repr)
+@pytest.mark.parametrize("codec", first(CODECS))
+@pytest.mark.parametrize("rules", [Rules(3, 3, 0), Rules(3, 1, 4), slow(Rules(3, 2, 1))], ids=repr)
 def test_I4_balances_live(codec: str, rules: Rules, tmp_path: Path) -> None:
     recipe = tw.doublesqueeze(CODECS[codec])
     options = {"workers": 3, "quorum": rules.quorum, "staleness": rules.staleness}
