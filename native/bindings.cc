@@ -2,10 +2,13 @@
 //
 // Tensors are flat float32 CPU arrays and are never converted or copied. Encoders write to the front of `out`, which must
 // have room for the largest payload and may not overlap what they read, and return the bytes written, or None where the
-// input holds an inf or a nan. Readers return None, or a sentence that says why the payload is refused.
+// input holds an inf or a nan. Readers return None, or a sentence that says why the payload is refused. Steps read their
+// state from one tensor and write it `..._to` another, which may be the same, and also return the sum of squares of the
+// gradient.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -13,10 +16,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bytes.h"
@@ -171,33 +176,45 @@ bool finite_factors(std::initializer_list<float> factors) {
   return std::all_of(factors.begin(), factors.end(), [](float x) { return std::isfinite(x); });
 }
 
-Written residual_topk_encode(Input gradient, Output residual, size_t k, Select select, Values values, float gain,
-                             float keep, nb::handle out) {
+// What a step wrote, and the sum of squares of its gradient.
+using Stepped = std::pair<Written, double>;
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+Stepped residual_topk_encode(Input gradient, Input residual, Output residual_to, size_t k, Select select, Values values,
+                             float gain, float keep, nb::handle out) {
   const size_t n = numel(gradient);
   require_same(n, residual.size());
+  require_same(n, residual_to.size());
   require(k <= n, "k is larger than the array");
-  if (!finite_factors({gain, keep})) return std::nullopt;
-  return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+  if (!finite_factors({gain, keep})) return {std::nullopt, kUnknown};
+  double squares = 0.0;
+  const Written written = write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
-    taken.count = residual_topk(gradient.data(), n, k, select, {gain, keep}, residual.data(), taken.index.data(),
-                                taken.value.data());
-    return encode_taken(taken, n, values, residual.data(), payload);
+    taken.count = residual_topk(gradient.data(), n, k, select, {gain, keep}, {residual.data(), residual_to.data()},
+                                taken.index.data(), taken.value.data(), squares);
+    return encode_taken(taken, n, values, residual_to.data(), payload);
   });
+  return {written, squares};
 }
 
-Written dgc_topk_encode(Input gradient, Output velocity, Output residual, size_t k, Select select, Values values,
-                        float gain, float keep, float momentum, bool nesterov, bool mask, nb::handle out) {
+Stepped dgc_topk_encode(Input gradient, Input velocity, Output velocity_to, Input residual, Output residual_to, size_t k,
+                        Select select, Values values, float gain, float keep, float momentum, bool nesterov, bool mask,
+                        nb::handle out) {
   const size_t n = numel(gradient);
-  require_same(n, residual.size());
-  require_same(n, velocity.size());
+  for (const size_t size : {residual.size(), residual_to.size(), velocity.size(), velocity_to.size()}) {
+    require_same(n, size);
+  }
   require(k <= n, "k is larger than the array");
-  if (!finite_factors({gain, keep, momentum})) return std::nullopt;
-  return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+  if (!finite_factors({gain, keep, momentum})) return {std::nullopt, kUnknown};
+  double squares = 0.0;
+  const Written written = write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
-    taken.count = dgc_topk(gradient.data(), n, k, select, {gain, keep}, {momentum, nesterov, mask}, velocity.data(),
-                           residual.data(), taken.index.data(), taken.value.data());
-    return encode_taken(taken, n, values, residual.data(), payload);
+    taken.count = dgc_topk(gradient.data(), n, k, select, {gain, keep}, {momentum, nesterov, mask},
+                           {velocity.data(), velocity_to.data()}, {residual.data(), residual_to.data()},
+                           taken.index.data(), taken.value.data(), squares);
+    return encode_taken(taken, n, values, residual_to.data(), payload);
   });
+  return {written, squares};
 }
 
 // Room for any list of float32 values: with parameter 0 a Rice stream has at most n bits, and the shortest is taken.
@@ -237,23 +254,34 @@ Written sparse_sum(const std::vector<nb::object>& payloads, size_t n, float weig
 
 void require_block(size_t block) { require(block % kRun == 0, "block is not a multiple of 64"); }
 
-Written onebit_step_encode(Input gradient, Output wanted, Output scales, SignScale scale, size_t block, float gain,
-                           float keep, nb::handle out) {
-  const size_t n = numel(gradient);
+// The lazy residual of a tensor of n elements.
+void require_lazy(size_t n, size_t block, const Input& wanted, const Output& wanted_to, const Input& scales,
+                  const Output& scales_to) {
   require_block(block);
   require_same(n, wanted.size());
+  require_same(n, wanted_to.size());
   require_same(sign_scales(n, block), scales.size());
-  if (!finite_factors({gain, keep})) return std::nullopt;
-  return write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
-    return onebit_step(gradient.data(), n, {gain, keep}, scale, block, wanted.data(), scales.data(), payload);
-  });
+  require_same(sign_scales(n, block), scales_to.size());
 }
 
-Written onebit_sum_step_encode(const std::vector<nb::object>& payloads, float weight, Output wanted, Output scales,
-                               SignScale scale, size_t block, float keep, nb::handle out) {
+Stepped onebit_step_encode(Input gradient, Input wanted, Output wanted_to, Input scales, Output scales_to,
+                           SignScale scale, size_t block, float gain, float keep, nb::handle out) {
+  const size_t n = numel(gradient);
+  require_lazy(n, block, wanted, wanted_to, scales, scales_to);
+  if (!finite_factors({gain, keep})) return {std::nullopt, kUnknown};
+  double squares = 0.0;
+  const Written written = write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
+    return onebit_step(gradient.data(), n, {gain, keep}, scale, block, {wanted.data(), wanted_to.data()},
+                       {scales.data(), scales_to.data()}, payload, squares);
+  });
+  return {written, squares};
+}
+
+Written onebit_sum_step_encode(const std::vector<nb::object>& payloads, float weight, Input wanted, Output wanted_to,
+                               Input scales, Output scales_to, SignScale scale, size_t block, float keep,
+                               nb::handle out) {
   const size_t n = numel(wanted);
-  require_block(block);
-  require_same(sign_scales(n, block), scales.size());
+  require_lazy(n, block, wanted, wanted_to, scales, scales_to);
   std::vector<std::unique_ptr<Bytes>> bytes;
   std::vector<const uint8_t*> data;
   for (const nb::object& payload : payloads) {
@@ -263,7 +291,8 @@ Written onebit_sum_step_encode(const std::vector<nb::object>& payloads, float we
   }
   if (!finite_factors({weight, keep})) return std::nullopt;
   return write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
-    return onebit_sum_step(data.data(), data.size(), weight, n, keep, scale, block, wanted.data(), scales.data(), payload);
+    return onebit_sum_step(data.data(), data.size(), weight, n, keep, scale, block, {wanted.data(), wanted_to.data()},
+                           {scales.data(), scales_to.data()}, payload);
   });
 }
 
@@ -328,10 +357,12 @@ void bind_sign(nb::module_& m) {
     return read_payload(payload, out, onebit_check,
                         [&](const uint8_t* data, size_t, size_t n) { onebit_add(data, n, weight, out.data()); });
   }, "payload"_a, "out"_a.noconvert(), "weight"_a);
-  m.def("onebit_step", &onebit_step_encode, "gradient"_a.noconvert(), "wanted"_a.noconvert(), "scales"_a.noconvert(),
-        "scale"_a, "block"_a, "gain"_a, "keep"_a, "out"_a);
+  m.def("onebit_step", &onebit_step_encode, "gradient"_a.noconvert(), "wanted"_a.noconvert(),
+        "wanted_to"_a.noconvert(), "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "gain"_a,
+        "keep"_a, "out"_a);
   m.def("onebit_sum_step", &onebit_sum_step_encode, "payloads"_a, "weight"_a, "wanted"_a.noconvert(),
-        "scales"_a.noconvert(), "scale"_a, "block"_a, "keep"_a, "out"_a);
+        "wanted_to"_a.noconvert(), "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "keep"_a,
+        "out"_a);
   m.def("onebit_settle", [](Output wanted, Input scales, size_t block) {
     const size_t n = numel(wanted);
     require_block(block);
@@ -349,11 +380,11 @@ void bind_sparse(nb::module_& m) {
       .value("INT8", Values::kInt8);
   m.def("sparse_max_nbytes", &sparse_max_nbytes, "numel"_a, "count"_a, "values"_a);
   m.def("topk_encode", &topk_encode, "x"_a.noconvert(), "k"_a, "select"_a, "values"_a, "out"_a);
-  m.def("residual_topk", &residual_topk_encode, "gradient"_a.noconvert(), "residual"_a.noconvert(), "k"_a, "select"_a,
-        "values"_a, "gain"_a, "keep"_a, "out"_a);
-  m.def("dgc_topk", &dgc_topk_encode, "gradient"_a.noconvert(), "velocity"_a.noconvert(), "residual"_a.noconvert(),
-        "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a, "momentum"_a, "nesterov"_a, "mask"_a,
-        "out"_a);
+  m.def("residual_topk", &residual_topk_encode, "gradient"_a.noconvert(), "residual"_a.noconvert(),
+        "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a, "out"_a);
+  m.def("dgc_topk", &dgc_topk_encode, "gradient"_a.noconvert(), "velocity"_a.noconvert(), "velocity_to"_a.noconvert(),
+        "residual"_a.noconvert(), "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a,
+        "momentum"_a, "nesterov"_a, "mask"_a, "out"_a);
   m.def("nonzero_encode", &nonzero_encode, "x"_a.noconvert(), "out"_a);
   m.def("sparse_check", [](nb::handle payload, size_t n) {
     const Bytes bytes(payload);

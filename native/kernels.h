@@ -40,6 +40,13 @@ struct Gains {
   float keep = 1.0f;
 };
 
+// State that a step reads `from` one place and writes `to` another, or to the same. Where they differ, the old state is
+// still there afterwards: a step can be undone, or its result be thrown away, without a copy.
+struct Advance {
+  const float* from;
+  float* to;
+};
+
 // reduce.cc: one number from a tensor
 
 // Whether no element is inf or nan.
@@ -88,13 +95,13 @@ void onebit_add(const uint8_t* payload, size_t n, float weight, float* dst);
 
 // Error feedback and encoding in one pass, with a lazy residual: `wanted` holds what was wanted last time and
 // `scales` the scales that were sent for it (all zeros: `wanted` is itself the residual), which together are
-// the residual. Afterwards they hold this step's. Returns 0 if the gradient is not finite; `wanted` is then
-// spoilt, so callers check first.
-size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, float* wanted,
-                   float* scales, uint8_t* payload);
+// the residual. Afterwards they hold this step's. `squares` becomes the sum of squares of the gradient: where that is not
+// finite, or very large, the state that was written is spoilt. Returns 0 if it is not finite.
+size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, Advance wanted,
+                   Advance scales, uint8_t* payload, double& squares);
 // The same with gradient = weight * (sum of `count` checked payloads, in order): a server's whole work on a piece.
 size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weight, size_t n, float keep,
-                       SignScale scale, size_t block, float* wanted, float* scales, uint8_t* payload);
+                       SignScale scale, size_t block, Advance wanted, Advance scales, uint8_t* payload);
 // wanted <- the residual that (wanted, scales) stand for.
 void onebit_settle(float* wanted, size_t n, size_t block, const float* scales);
 
@@ -108,9 +115,10 @@ enum class Select { kSampled, kRadix };  // the same result: how it is found, no
 
 size_t topk(const float* x, size_t n, size_t k, Select select, uint32_t* index, float* value);
 
-// wanted = keep * residual + gain * gradient, its top k, and the rest left in `residual`, in one pass.
-size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, float* residual,
-                     uint32_t* index, float* value);
+// wanted = keep * residual + gain * gradient, its top k, and the rest left in `residual`, in one pass. `squares` becomes
+// the sum of squares of the gradient: where that is not finite, or very large, the state that was written is spoilt.
+size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, Advance residual,
+                     uint32_t* index, float* value, double& squares);
 
 struct MomentumStep {
   float momentum;
@@ -119,7 +127,7 @@ struct MomentumStep {
 };
 // velocity and residual of Deep Gradient Compression (algorithms.md 1.1) advanced, and the top k taken, in one pass.
 size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step,
-                float* velocity, float* residual, uint32_t* index, float* value);
+                Advance velocity, Advance residual, uint32_t* index, float* value, double& squares);
 
 // The magnitude that about `ratio` of x reaches, judged by a sample, as float bits. For tests and benchmarks.
 uint32_t sampled_threshold(const float* x, size_t n, double ratio, uint64_t seed);

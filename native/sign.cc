@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "dispatch.h"
@@ -47,12 +48,13 @@ class Encoding {
         unit_(block_ == 0 ? kGrain : block_),
         payload_(payload),
         sums_((n + unit_ - 1) / unit_),
-        live_(sums_.size()) {
+        live_(sums_.size()),
+        squares_(sums_.size()) {
     std::fill_n(sums_.data(), sums_.size(), 0.0);
     std::fill_n(live_.data(), live_.size(), uint64_t{0});
     uint8_t* signs = payload + kHeader + 4 * sign_scales(n, block_);
     std::memset(signs + bit_bytes(n), 0, bit_bytes(count_runs(n)));
-    job_ = {n, unit_, scale, signs, signs + bit_bytes(n), sums_.data(), live_.data()};
+    job_ = {n, unit_, scale, signs, signs + bit_bytes(n), sums_.data(), live_.data(), squares_.data()};
   }
 
   // encode(job, begin, end) writes signs, zero map, sums and live counts of a range.
@@ -62,6 +64,9 @@ class Encoding {
     parallel(n_, granule, count_parts(n_, granule),
              [&](Range range) { encode(job_, range.begin, range.end); });
   }
+
+  // Of the gradient, after a step.
+  double squares() const { return std::accumulate(squares_.data(), squares_.data() + squares_.size(), 0.0); }
 
   // Writes header and scales, computed from the sums; `values` are the encoded ones. Returns the payload's size,
   // or 0 if a sum is not finite.
@@ -102,6 +107,7 @@ class Encoding {
   uint8_t* payload_;
   Scratch<double> sums_;
   Scratch<uint64_t> live_;
+  Scratch<double> squares_;
   SignJob job_{};
 };
 
@@ -180,22 +186,23 @@ void onebit_add(const uint8_t* payload, size_t n, float weight, float* dst) {
            [&](Range range) { kernels().sign_add(view, range.begin, range.end, weight, dst); });
 }
 
-size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, float* wanted,
-                   float* scales, uint8_t* payload) {
-  const SignStep step{gradient, gains, wanted, last_view(n, block, scales)};
+size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, Advance wanted,
+                   Advance scales, uint8_t* payload, double& squares) {
+  const SignStep step{gradient, gains, wanted, last_view(n, block, scales.from)};
   Encoding encoding(n, scale, block, payload);
   encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_step(step, job, begin, end); });
-  return encoding.finish(wanted, scales);
+  squares = encoding.squares();
+  return encoding.finish(wanted.to, scales.to);
 }
 
 size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weight, size_t n, float keep,
-                       SignScale scale, size_t block, float* wanted, float* scales, uint8_t* payload) {
+                       SignScale scale, size_t block, Advance wanted, Advance scales, uint8_t* payload) {
   std::vector<SignView> views(count);
   for (size_t w = 0; w < count; ++w) views[w] = view_of(payloads[w], n);
-  const SignSum sum{views.data(), count, weight, keep, wanted, last_view(n, block, scales)};
+  const SignSum sum{views.data(), count, weight, keep, wanted, last_view(n, block, scales.from)};
   Encoding encoding(n, scale, block, payload);
   encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_sum(sum, job, begin, end); });
-  return encoding.finish(wanted, scales);
+  return encoding.finish(wanted.to, scales.to);
 }
 
 void onebit_settle(float* wanted, size_t n, size_t block, const float* scales) {

@@ -38,12 +38,13 @@ struct SignJob {
   uint8_t* zero_map;
   double* sums;
   uint64_t* live;
+  double* squares;  // of the gradient, in a step
 };
 
 struct SignStep {
   const float* gradient;
   Gains gains;
-  float* wanted;
+  Advance wanted;
   SignView last;  // only block and scales
 };
 
@@ -52,7 +53,7 @@ struct SignSum {
   size_t count;
   float weight;
   float keep;
-  float* wanted;
+  Advance wanted;
   SignView last;
 };
 
@@ -70,15 +71,17 @@ struct Found {
 struct ResidualStep {
   const float* gradient;
   Gains gains;
-  float* residual;
+  Advance residual;
+  double* squares;  // of the gradient, for each grain
 };
 
 struct DgcStep {
   const float* gradient;
   Gains gains;
   MomentumStep step;
-  float* velocity;
-  float* residual;
+  Advance velocity;
+  Advance residual;
+  double* squares;
 };
 
 struct DitherJob {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include "dispatch.h"
@@ -233,6 +234,17 @@ class Selection {
   bool overflow_ = false, enough_ = false;
 };
 
+// A sum for each grain: their total does not depend on threads.
+class GrainSums {
+ public:
+  explicit GrainSums(size_t n) : sums_((n + kGrain - 1) / kGrain) {}
+  double* data() { return sums_.data(); }
+  double total() const { return std::accumulate(sums_.data(), sums_.data() + sums_.size(), 0.0); }
+
+ private:
+  Scratch<double> sums_;
+};
+
 struct PlainProblem {
   static constexpr bool kVelocity = false;
   const float* x;
@@ -248,13 +260,13 @@ struct PlainProblem {
 struct ResidualProblem {
   static constexpr bool kVelocity = false;
   ResidualStep step;
-  float value(size_t i) const { return step.residual[i] * step.gains.keep + step.gradient[i] * step.gains.gain; }
-  const float* values() const { return step.residual; }
+  float value(size_t i) const { return step.residual.from[i] * step.gains.keep + step.gradient[i] * step.gains.gain; }
+  const float* values() const { return step.residual.to; }
   void collect(size_t begin, size_t end, uint32_t threshold, Found& found) const {
     kernels().collect_residual(step, begin, end, threshold, found);
   }
-  void put_back(const Found& found, size_t i) const { step.residual[found.index[i]] = found.value[i]; }
-  void take(size_t i) const { step.residual[i] = 0.0f; }
+  void put_back(const Found& found, size_t i) const { step.residual.to[found.index[i]] = found.value[i]; }
+  void take(size_t i) const { step.residual.to[i] = 0.0f; }
 };
 
 struct DgcProblem {
@@ -264,20 +276,21 @@ struct DgcProblem {
   float value(size_t i) const {
     const float g = step.gradient[i] * step.gains.gain;
     const float m = step.step.momentum;
-    const float increment = step.step.nesterov ? (step.velocity[i] + g) * m + g : step.velocity[i] * m + g;
-    return step.residual[i] * step.gains.keep + increment;
+    const float velocity = step.velocity.from[i];
+    const float increment = step.step.nesterov ? (velocity + g) * m + g : velocity * m + g;
+    return step.residual.from[i] * step.gains.keep + increment;
   }
-  const float* values() const { return step.residual; }
+  const float* values() const { return step.residual.to; }
   void collect(size_t begin, size_t end, uint32_t threshold, Found& found) const {
     kernels().collect_dgc(step, begin, end, threshold, found);
   }
   void put_back(const Found& found, size_t i) const {
-    step.residual[found.index[i]] = found.value[i];
-    step.velocity[found.index[i]] = found.velocity[i];
+    step.residual.to[found.index[i]] = found.value[i];
+    step.velocity.to[found.index[i]] = found.velocity[i];
   }
   void take(size_t i) const {
-    step.residual[i] = 0.0f;
-    if (step.step.mask) step.velocity[i] = 0.0f;
+    step.residual.to[i] = 0.0f;
+    if (step.step.mask) step.velocity.to[i] = 0.0f;
   }
 };
 
@@ -294,14 +307,21 @@ size_t topk(const float* x, size_t n, size_t k, Select select, uint32_t* index, 
   return select_topk(PlainProblem{x}, n, k, select, index, value);
 }
 
-size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, float* residual,
-                     uint32_t* index, float* value) {
-  return select_topk(ResidualProblem{{gradient, gains, residual}}, n, k, select, index, value);
+size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, Advance residual,
+                     uint32_t* index, float* value, double& squares) {
+  GrainSums sums(n);
+  const size_t count = select_topk(ResidualProblem{{gradient, gains, residual, sums.data()}}, n, k, select, index, value);
+  squares = sums.total();
+  return count;
 }
 
 size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step,
-                float* velocity, float* residual, uint32_t* index, float* value) {
-  return select_topk(DgcProblem{{gradient, gains, step, velocity, residual}}, n, k, select, index, value);
+                Advance velocity, Advance residual, uint32_t* index, float* value, double& squares) {
+  GrainSums sums(n);
+  const DgcProblem problem{{gradient, gains, step, velocity, residual, sums.data()}};
+  const size_t count = select_topk(problem, n, k, select, index, value);
+  squares = sums.total();
+  return count;
 }
 
 uint32_t sampled_threshold(const float* x, size_t n, double ratio, uint64_t seed) {

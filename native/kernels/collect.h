@@ -1,85 +1,136 @@
 // Elements whose magnitude reaches a threshold, gathered while feedback is applied in the same pass.
 #pragma once
 
+#include "kernels/reduce.h"
 #include "kernels/run.h"
 #include "table.h"
 
 namespace thinwire {
 
-// A source advances the state of a run as if nothing were taken, and afterwards gives up the elements that are.
+// A source makes runs of new values; those that are found are cleared, and what is left is kept as the new state.
 template <class V>
 struct PlainValues {
+  struct Run {
+    typename V::F x[4];
+  };
   const float* x;
-  inline void advance(size_t i, size_t count, typename V::F (&out)[4]) const {
+
+  inline void advance(size_t i, size_t count, Run& run, Accumulator<V>&) const {
     prefetch_run<V>(x + i);
-    load_run<V>(x + i, count, out);
+    load_run<V>(x + i, count, run.x);
   }
-  inline void take(size_t, Found&, size_t) const {}
+  inline void find(Run&, int, typename V::M, const Found&) const {}
+  inline void keep(size_t, size_t, const Run&) const {}
+  inline void note(size_t, double) const {}
 };
 
 template <class V>
-struct ResidualValues {
-  ResidualStep step;
-  inline void advance(size_t i, size_t count, typename V::F (&out)[4]) const {
-    const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
+class ResidualValues {
+ public:
+  using Run = typename PlainValues<V>::Run;
+
+  ResidualValues(const ResidualStep& step, size_t numel)
+      : step_(step), residual_(step.residual.to, numel, step.residual.from == step.residual.to) {}
+
+  inline void advance(size_t i, size_t count, Run& run, Accumulator<V>& squares) const {
+    const typename V::F gain = V::set(step_.gains.gain), keep = V::set(step_.gains.keep);
     typename V::F gradient[4];
-    prefetch_run<V>(step.residual + i);
-    prefetch_run<V>(step.gradient + i);
-    load_run<V>(step.residual + i, count, out);
-    load_run<V>(step.gradient + i, count, gradient);
-    for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), V::mul(gradient[j], gain));
-    store_run<V>(step.residual + i, count, out);
+    prefetch_run<V>(step_.residual.from + i);
+    prefetch_run<V>(step_.gradient + i);
+    load_run<V>(step_.residual.from + i, count, run.x);
+    load_run<V>(step_.gradient + i, count, gradient);
+    squares.template add<SignScale::kL2>(gradient);
+    for (int j = 0; j < 4; ++j) run.x[j] = V::add(V::mul(run.x[j], keep), V::mul(gradient[j], gain));
   }
-  inline void take(size_t i, Found&, size_t) const { step.residual[i] = 0.0f; }
+  inline void find(Run& run, int j, typename V::M found, const Found&) const { run.x[j] = V::clear(found, run.x[j]); }
+  inline void keep(size_t i, size_t count, const Run& run) const { residual_.store(i, count, run.x); }
+  inline void note(size_t grain, double squares) const { step_.squares[grain] = squares; }
+
+ private:
+  const ResidualStep& step_;
+  Writer<V> residual_;
 };
 
 template <class V, bool kNesterov>
-struct DgcValues {
-  DgcStep step;
-  inline void advance(size_t i, size_t count, typename V::F (&out)[4]) const {
-    const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
-    const typename V::F momentum = V::set(step.step.momentum);
-    typename V::F gradient[4], velocity[4];
-    prefetch_run<V>(step.gradient + i);
-    prefetch_run<V>(step.velocity + i);
-    prefetch_run<V>(step.residual + i);
-    load_run<V>(step.gradient + i, count, gradient);
-    load_run<V>(step.velocity + i, count, velocity);
-    load_run<V>(step.residual + i, count, out);
+class DgcValues {
+ public:
+  struct Run {
+    typename V::F x[4], velocity[4];
+  };
+
+  DgcValues(const DgcStep& step, size_t numel)
+      : step_(step),
+        velocity_(step.velocity.to, numel, step.velocity.from == step.velocity.to),
+        residual_(step.residual.to, numel, step.residual.from == step.residual.to) {}
+
+  inline void advance(size_t i, size_t count, Run& run, Accumulator<V>& squares) const {
+    const typename V::F gain = V::set(step_.gains.gain), keep = V::set(step_.gains.keep);
+    const typename V::F momentum = V::set(step_.step.momentum);
+    typename V::F gradient[4];
+    prefetch_run<V>(step_.gradient + i);
+    prefetch_run<V>(step_.velocity.from + i);
+    prefetch_run<V>(step_.residual.from + i);
+    load_run<V>(step_.gradient + i, count, gradient);
+    load_run<V>(step_.velocity.from + i, count, run.velocity);
+    load_run<V>(step_.residual.from + i, count, run.x);
+    squares.template add<SignScale::kL2>(gradient);
     for (int j = 0; j < 4; ++j) {
       const typename V::F g = V::mul(gradient[j], gain);
       typename V::F increment;
       if constexpr (kNesterov) {
-        velocity[j] = V::mul(V::add(velocity[j], g), momentum);
-        increment = V::add(velocity[j], g);
+        run.velocity[j] = V::mul(V::add(run.velocity[j], g), momentum);
+        increment = V::add(run.velocity[j], g);
       } else {
-        velocity[j] = V::add(V::mul(velocity[j], momentum), g);
-        increment = velocity[j];
+        run.velocity[j] = V::add(V::mul(run.velocity[j], momentum), g);
+        increment = run.velocity[j];
       }
-      out[j] = V::add(V::mul(out[j], keep), increment);
+      run.x[j] = V::add(V::mul(run.x[j], keep), increment);
     }
-    store_run<V>(step.velocity + i, count, velocity);
-    store_run<V>(step.residual + i, count, out);
   }
-  inline void take(size_t i, Found& found, size_t place) const {
-    step.residual[i] = 0.0f;
-    found.velocity[place] = step.velocity[i];
-    if (step.step.mask) step.velocity[i] = 0.0f;
+  inline void find(Run& run, int j, typename V::M mask, const Found& found) const {
+    V::compress(mask, run.velocity[j], found.velocity + found.count);
+    run.x[j] = V::clear(mask, run.x[j]);
+    if (step_.step.mask) run.velocity[j] = V::clear(mask, run.velocity[j]);
   }
+  inline void keep(size_t i, size_t count, const Run& run) const {
+    velocity_.store(i, count, run.velocity);
+    residual_.store(i, count, run.x);
+  }
+  inline void note(size_t grain, double squares) const { step_.squares[grain] = squares; }
+
+ private:
+  const DgcStep& step_;
+  Writer<V> velocity_, residual_;
 };
 
 template <class V, class Values>
-inline void gather(const Values& values, size_t i, typename V::F x, typename V::M mask, Found& found) {
+inline void gather(const Values& values, size_t i, typename Values::Run& run, int j, typename V::M mask, Found& found) {
   const uint32_t bits = V::bits(mask);
   if (bits == 0) return;
   if (found.count + 16 > found.capacity) {
     found.overflow = true;
     return;
   }
-  V::compress(mask, x, found.value + found.count);
+  V::compress(mask, run.x[j], found.value + found.count);
   V::compress_index(mask, static_cast<uint32_t>(i), found.index + found.count);
-  for (uint32_t left = bits; left != 0; left &= left - 1) {
-    values.take(i + static_cast<size_t>(__builtin_ctz(left)), found, found.count++);
+  values.find(run, j, mask, found);
+  found.count += static_cast<size_t>(__builtin_popcount(bits));
+}
+
+template <class V, class Values>
+inline void collect_span(const Values& values, size_t begin, size_t end, typename V::I limit, Found& found,
+                         Accumulator<V>& squares) {
+  for (size_t i = begin; i < end; i += kRun) {
+    const size_t count = run_length<V>(i, end);
+    typename Values::Run run;
+    values.advance(i, count, run, squares);
+    typename V::M mask[4];
+    for (int j = 0; j < 4; ++j) mask[j] = V::at_least(run.x[j], limit);
+    const auto any = V::either(V::either(mask[0], mask[1]), V::either(mask[2], mask[3]));
+    if (__builtin_expect(V::bits(any) != 0, 0)) {
+      for (int j = 0; j < 4; ++j) gather<V>(values, i + 16 * static_cast<size_t>(j), run, j, mask[j], found);
+    }
+    values.keep(i, count, run);
   }
 }
 
@@ -87,14 +138,16 @@ template <class V, class Values>
 void collect_range(const Values& values, size_t begin, size_t end, uint32_t threshold, Found& found) {
   // Padding is zero, and a threshold of at least 1 never takes a zero.
   const typename V::I limit = V::iset(threshold == 0 ? 1 : threshold);
-  for (size_t i = begin; i < end; i += kRun) {
-    typename V::F x[4];
-    values.advance(i, run_length<V>(i, end), x);
-    typename V::M mask[4];
-    for (int j = 0; j < 4; ++j) mask[j] = V::at_least(x[j], limit);
-    const auto any = V::either(V::either(mask[0], mask[1]), V::either(mask[2], mask[3]));
-    if (__builtin_expect(V::bits(any) == 0, 1)) continue;
-    for (size_t j = 0; j < 4; ++j) gather<V>(values, i + 16 * j, x[j], mask[j], found);
+  for (size_t grain = begin; grain < end; grain += kGrain) {
+    const size_t grain_end = end - grain < kGrain ? end : grain + kGrain;
+    double sum = 0.0;
+    for (size_t span = grain; span < grain_end; span += Accumulator<V>::kSpan) {
+      const size_t stop = grain_end - span < Accumulator<V>::kSpan ? grain_end : span + Accumulator<V>::kSpan;
+      Accumulator<V> squares;
+      collect_span<V>(values, span, stop, limit, found, squares);
+      sum += squares.template total<SignScale::kL2>();
+    }
+    values.note(grain / kGrain, sum);
   }
 }
 
@@ -105,15 +158,15 @@ void collect_kernel(const float* x, size_t begin, size_t end, uint32_t threshold
 
 template <class V>
 void collect_residual_kernel(const ResidualStep& step, size_t begin, size_t end, uint32_t threshold, Found& found) {
-  collect_range<V>(ResidualValues<V>{step}, begin, end, threshold, found);
+  collect_range<V>(ResidualValues<V>(step, end - begin), begin, end, threshold, found);
 }
 
 template <class V>
 void collect_dgc_kernel(const DgcStep& step, size_t begin, size_t end, uint32_t threshold, Found& found) {
   if (step.step.nesterov) {
-    collect_range<V>(DgcValues<V, true>{step}, begin, end, threshold, found);
+    collect_range<V>(DgcValues<V, true>(step, end - begin), begin, end, threshold, found);
   } else {
-    collect_range<V>(DgcValues<V, false>{step}, begin, end, threshold, found);
+    collect_range<V>(DgcValues<V, false>(step, end - begin), begin, end, threshold, found);
   }
 }
 

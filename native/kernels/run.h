@@ -31,6 +31,32 @@ inline void store_run(float* p, size_t count, const typename V::F (&x)[4]) {
   std::memcpy(p, padded, count * sizeof(float));
 }
 
+// Stores runs, past the caches if that is worth it and possible: memory that was not read need not be fetched then.
+template <class V>
+class Writer {
+ public:
+  // `dst` is where a tensor of n elements begins.
+  Writer(float* dst, size_t n, bool fetched)
+      : dst_(dst), streams_(!fetched && n >= kGrain && reinterpret_cast<uintptr_t>(dst) % 64 == 0) {}
+  ~Writer() {
+    if (streams_) V::end_streams();
+  }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  inline void store(size_t i, size_t count, const typename V::F (&x)[4]) const {
+    if (streams_ && count == kRun) {
+      for (int j = 0; j < 4; ++j) V::stream(dst_ + i + 16 * j, x[j]);
+    } else {
+      store_run<V>(dst_ + i, count, x);
+    }
+  }
+
+ private:
+  float* dst_;
+  bool streams_;
+};
+
 // Asks for the run that lies kAhead bytes further on. Where a loop computes so much that the processor does not look
 // that far by itself, memory and arithmetic would otherwise take turns. An address beyond the tensor does no harm.
 template <class V>

@@ -29,18 +29,33 @@ inline void subtract_sent(typename V::F (&x)[4], const SignView& last, size_t i)
   for (int j = 0; j < 4; ++j) x[j] = V::sub(x[j], V::negate_where(V::negative(x[j]), scale));
 }
 
-// Stores a run and makes its padding zero again: what was sent for the padding must not count in the mean.
+// What was wanted, kept as it is made.
 template <class V>
-inline void keep_run(float* dst, size_t count, typename V::F (&x)[4]) {
-  store_run<V>(dst, count, x);
-  if (count != kRun) load_run<V>(dst, count, x);
-}
+class Wanted {
+ public:
+  Wanted(Advance place, size_t numel) : place_(place), writer_(place.to, numel, place.from == place.to) {}
+
+  inline void load(size_t i, size_t count, typename V::F (&x)[4]) const {
+    prefetch_run<V>(place_.from + i);
+    load_run<V>(place_.from + i, count, x);
+  }
+  // Makes the padding zero again: what was sent for it must not count in the mean.
+  inline void keep(size_t i, size_t count, typename V::F (&x)[4]) const {
+    writer_.store(i, count, x);
+    if (count != kRun) load_run<V>(place_.to + i, count, x);
+  }
+
+ private:
+  Advance place_;
+  Writer<V> writer_;
+};
 
 // A source gives the run of values to encode that starts at i, and keeps whatever state it has.
 template <class V>
 struct PlainSource {
+  static constexpr bool kGradient = false;
   const float* x;
-  inline void run(size_t i, size_t count, typename V::F (&out)[4]) const {
+  inline void run(size_t i, size_t count, typename V::F (&out)[4], Accumulator<V>&) const {
     prefetch_run<V>(x + i);
     load_run<V>(x + i, count, out);
   }
@@ -48,24 +63,28 @@ struct PlainSource {
 
 template <class V>
 struct StepSource {
-  SignStep step;
-  inline void run(size_t i, size_t count, typename V::F (&out)[4]) const {
+  static constexpr bool kGradient = true;
+  const SignStep& step;
+  Wanted<V> wanted;
+  inline void run(size_t i, size_t count, typename V::F (&out)[4], Accumulator<V>& squares) const {
     const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
     typename V::F gradient[4];
-    prefetch_run<V>(step.wanted + i);
+    wanted.load(i, count, out);
     prefetch_run<V>(step.gradient + i);
-    load_run<V>(step.wanted + i, count, out);
     load_run<V>(step.gradient + i, count, gradient);
+    squares.template add<SignScale::kL2>(gradient);
     subtract_sent<V>(out, step.last, i);
     for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), V::mul(gradient[j], gain));
-    keep_run<V>(step.wanted + i, count, out);
+    wanted.keep(i, count, out);
   }
 };
 
 template <class V>
 struct SumSource {
-  SignSum sum;
-  inline void run(size_t i, size_t count, typename V::F (&out)[4]) const {
+  static constexpr bool kGradient = false;
+  const SignSum& sum;
+  Wanted<V> wanted;
+  inline void run(size_t i, size_t count, typename V::F (&out)[4], Accumulator<V>&) const {
     typename V::F total[4] = {V::set(0.0f), V::set(0.0f), V::set(0.0f), V::set(0.0f)};
     for (size_t w = 0; w < sum.count; ++w) {
       const uint64_t word = load_bits<V>(sum.payloads[w].signs + i / 8, count);
@@ -73,11 +92,10 @@ struct SumSource {
       for (int j = 0; j < 4; ++j) total[j] = V::add(total[j], signed_scale<V>(word, j, scale));
     }
     const typename V::F keep = V::set(sum.keep);
-    prefetch_run<V>(sum.wanted + i);
-    load_run<V>(sum.wanted + i, count, out);
+    wanted.load(i, count, out);
     subtract_sent<V>(out, sum.last, i);
     for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), total[j]);
-    keep_run<V>(sum.wanted + i, count, out);
+    wanted.keep(i, count, out);
   }
 };
 
@@ -91,15 +109,15 @@ inline uint64_t sign_word(const typename V::F (&x)[4]) {
 // Encodes one unit and notes its sum and how many of its elements lie in runs that are not all zeros.
 template <class V, SignScale kPower, class Source>
 inline void encode_unit(const Source& source, const SignJob& job, size_t begin, size_t end) {
-  double sum = 0.0;
+  double sum = 0.0, gradient_sum = 0.0;
   uint64_t live = 0;
   for (size_t span = begin; span < end; span += Accumulator<V>::kSpan) {
     const size_t stop = end - span < Accumulator<V>::kSpan ? end : span + Accumulator<V>::kSpan;
-    Accumulator<V> accumulator;
+    Accumulator<V> accumulator, squares;
     for (size_t i = span; i < stop; i += kRun) {
       const size_t count = run_length<V>(i, stop);
       typename V::F x[4];
-      source.run(i, count, x);
+      source.run(i, count, x, squares);
       accumulator.template add<kPower>(x);
       store_bits<V>(job.signs + i / 8, count, sign_word<V>(x));
       if (any_nonzero<V>(x)) {
@@ -109,7 +127,9 @@ inline void encode_unit(const Source& source, const SignJob& job, size_t begin, 
       }
     }
     sum += accumulator.template total<kPower>();
+    if constexpr (Source::kGradient) gradient_sum += squares.template total<SignScale::kL2>();
   }
+  if constexpr (Source::kGradient) job.squares[begin / job.unit] = gradient_sum;
   job.sums[begin / job.unit] = sum;
   job.live[begin / job.unit] = live;
 }
@@ -133,23 +153,24 @@ void sign_encode_kernel(const float* x, const SignJob& job, size_t begin, size_t
 
 template <class V>
 void sign_step_kernel(const SignStep& step, const SignJob& job, size_t begin, size_t end) {
-  encode_units<V>(StepSource<V>{step}, job, begin, end);
+  encode_units<V>(StepSource<V>{step, {step.wanted, end - begin}}, job, begin, end);
 }
 
 template <class V>
 void sign_sum_kernel(const SignSum& sum, const SignJob& job, size_t begin, size_t end) {
-  encode_units<V>(SumSource<V>{sum}, job, begin, end);
+  encode_units<V>(SumSource<V>{sum, {sum.wanted, end - begin}}, job, begin, end);
 }
 
 template <class V>
 void sign_decode_kernel(const SignView& view, size_t begin, size_t end, float* dst) {
+  const Writer<V> writer(dst, end - begin, false);
   for (size_t i = begin; i < end; i += kRun) {
     const size_t count = run_length<V>(i, end);
     const uint64_t word = load_bits<V>(view.signs + i / 8, count);
     const float scale = run_scale(view, i);
     typename V::F x[4];
     for (int j = 0; j < 4; ++j) x[j] = signed_scale<V>(word, j, scale);
-    store_run<V>(dst + i, count, x);
+    writer.store(i, count, x);
   }
 }
 

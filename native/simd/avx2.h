@@ -28,6 +28,11 @@ struct Avx2 {
     _mm256_storeu_ps(p, x.low);
     _mm256_storeu_ps(p + 8, x.high);
   }
+  static void stream(float* p, F x) {
+    _mm256_stream_ps(p, x.low);
+    _mm256_stream_ps(p + 8, x.high);
+  }
+  static void end_streams() { _mm_sfence(); }
   static F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F add(F a, F b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
   static F sub(F a, F b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }

@@ -29,6 +29,8 @@ struct Neon {
   static void store(float* p, F x) {
     for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, x.part[i]);
   }
+  static void stream(float* p, F x) { store(p, x); }
+  static void end_streams() {}
   static F set(float x) {
     return each([x](int) { return vdupq_n_f32(x); });
   }

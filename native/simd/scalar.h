@@ -34,6 +34,10 @@ struct Scalar {
   static void store(float* p, const F& x) {
     for (int i = 0; i < 16; ++i) p[i] = x.lane[i];
   }
+  // To memory that is not read again soon: past the caches, where there is an instruction for it. p is a multiple of 64.
+  static void stream(float* p, const F& x) { store(p, x); }
+  // After the last of them, or another thread might not see them.
+  static void end_streams() {}
   static F set(float x) {
     return each([x](int) { return x; });
   }

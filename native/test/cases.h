@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <new>
 #include <vector>
 
 #include "dispatch.h"
@@ -63,6 +64,22 @@ class Unaligned {
 
  private:
   std::unique_ptr<float[]> buffer_;
+};
+
+// A copy that begins at a whole cache line, in a buffer without slack.
+class Aligned {
+ public:
+  explicit Aligned(const std::vector<float>& x)
+      : buffer_(static_cast<float*>(::operator new(x.size() * sizeof(float), std::align_val_t{64}))) {
+    std::copy(x.begin(), x.end(), data());
+  }
+  float* data() { return buffer_.get(); }
+
+ private:
+  struct Free {
+    void operator()(float* p) const { ::operator delete(p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<float, Free> buffer_;
 };
 
 }  // namespace thinwire::test

@@ -105,20 +105,27 @@ void decoding_and_adding() {
 }
 
 // Three steps of the lazy form against: wanted = residual + gradient, encode, residual = wanted - decoded.
+template <class Memory>
 void lazy_steps_equal_plain_ones(size_t n, size_t block, Gains gains) {
   under_every_setting([&] {
     std::vector<float> residual(n);
-    Unaligned wanted(residual);
-    std::vector<float> scales(sign_scales(n, block));
+    Memory wanted(residual), wanted_to(residual);
+    std::vector<float> scales(sign_scales(n, block)), scales_to(scales);
     const auto payload = exact<uint8_t>(onebit_max_nbytes(n, block));
     for (uint64_t step = 0; step < 3; ++step) {
       Unaligned g(gradient(n, n + 10 + step));
       for (size_t i = 0; i < n; ++i) residual[i] = residual[i] * gains.keep + g.data()[i] * gains.gain;
       const Bytes expected = encode(residual.data(), n, SignScale::kL1, block);
       const auto sent = slow_decode(residual.data(), n, block, scales_of(expected, n, block));
-      const size_t nbytes =
-          onebit_step(g.data(), n, gains, SignScale::kL1, block, wanted.data(), scales.data(), payload.get());
+      const std::vector<float> before(wanted.data(), wanted.data() + n);
+      double squares = 0.0;
+      const size_t nbytes = onebit_step(g.data(), n, gains, SignScale::kL1, block, {wanted.data(), wanted_to.data()},
+                                        {scales.data(), scales_to.data()}, payload.get(), squares);
       CHECK(Bytes(payload.get(), payload.get() + nbytes) == expected);
+      if (block == 0) CHECK_EQ(squares, sum_squares(g.data(), n));
+      CHECK(same_bits(wanted.data(), before.data(), n));
+      std::swap(wanted, wanted_to);
+      scales.swap(scales_to);
       for (size_t i = 0; i < n; ++i) residual[i] -= sent[i];
     }
     onebit_settle(wanted.data(), n, block, scales.data());
@@ -128,8 +135,9 @@ void lazy_steps_equal_plain_ones(size_t n, size_t block, Gains gains) {
 
 void fused_step() {
   for (const size_t n : {size_t{0}, size_t{1}, size_t{65}, size_t{4099}, size_t{400003}}) {
-    for (const size_t block : kBlocks) lazy_steps_equal_plain_ones(n, block, {1.0f, 1.0f});
-    lazy_steps_equal_plain_ones(n, 0, {0.3f, 1.7f});
+    for (const size_t block : kBlocks) lazy_steps_equal_plain_ones<Unaligned>(n, block, {1.0f, 1.0f});
+    lazy_steps_equal_plain_ones<Aligned>(n, 0, {1.0f, 1.0f});
+    lazy_steps_equal_plain_ones<Unaligned>(n, 0, {0.3f, 1.7f});
   }
 }
 
@@ -144,11 +152,15 @@ void fused_sum() {
     for (const size_t block : {size_t{0}, size_t{64}}) {
       std::vector<float> plain = gradient(n, 3), plain_scales(sign_scales(n, block));
       const auto expected = exact<uint8_t>(onebit_max_nbytes(n, block));
-      const size_t nbytes = onebit_step(mean.data(), n, {}, SignScale::kL1, block, plain.data(), plain_scales.data(), expected.get());
+      double squares = 0.0;
+      const size_t nbytes = onebit_step(mean.data(), n, {}, SignScale::kL1, block, {plain.data(), plain.data()},
+                                        {plain_scales.data(), plain_scales.data()}, expected.get(), squares);
       under_every_setting([&] {
         std::vector<float> wanted = gradient(n, 3), scales(sign_scales(n, block));
         const auto payload = exact<uint8_t>(onebit_max_nbytes(n, block));
-        CHECK_EQ(onebit_sum_step(payloads, 2, 0.5f, n, 1.0f, SignScale::kL1, block, wanted.data(), scales.data(), payload.get()), nbytes);
+        CHECK_EQ(onebit_sum_step(payloads, 2, 0.5f, n, 1.0f, SignScale::kL1, block, {wanted.data(), wanted.data()},
+                                 {scales.data(), scales.data()}, payload.get()),
+                 nbytes);
         CHECK(std::equal(payload.get(), payload.get() + nbytes, expected.get()));
         CHECK(same_bits(wanted.data(), plain.data(), n));
       });

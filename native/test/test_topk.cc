@@ -112,17 +112,41 @@ std::vector<SlowStep> slow_steps(size_t n, size_t k, const MomentumStep* momentu
   return steps;
 }
 
-void check_steps(const std::vector<SlowStep>& steps, size_t n, size_t k, Select select, const MomentumStep* momentum) {
-  Unaligned velocity(std::vector<float>(n, 0.0f)), residual(std::vector<float>(n, 0.0f));
+// State that is advanced in place, or into memory beside it, aligned or not: the next step then goes the other way.
+template <class Memory>
+class Buffers {
+ public:
+  Buffers(size_t n, bool in_place) : now_(std::vector<float>(n)), then_(std::vector<float>(n)), in_place_(in_place) {}
+  Advance advance() { return {now_.data(), in_place_ ? now_.data() : then_.data()}; }
+  void turn() {
+    if (!in_place_) std::swap(now_, then_);
+  }
+  float* data() { return now_.data(); }
+
+ private:
+  Memory now_, then_;
+  bool in_place_;
+};
+
+template <class Memory>
+void check_steps(const std::vector<SlowStep>& steps, size_t n, size_t k, Select select, const MomentumStep* momentum,
+                 bool in_place) {
+  Buffers<Memory> velocity(n, in_place), residual(n, in_place);
   const auto index = exact<uint32_t>(k);
   const auto value = exact<float>(k);
   for (const SlowStep& slow : steps) {
     const float* g = slow.gradient.data();
-    const size_t count =
-        momentum == nullptr
-            ? residual_topk(g, n, k, select, kGains, residual.data(), index.get(), value.get())
-            : dgc_topk(g, n, k, select, kGains, *momentum, velocity.data(), residual.data(), index.get(), value.get());
+    const std::vector<float> before(residual.data(), residual.data() + n);
+    double squares = 0.0;
+    const size_t count = momentum == nullptr
+                             ? residual_topk(g, n, k, select, kGains, residual.advance(), index.get(), value.get(), squares)
+                             : dgc_topk(g, n, k, select, kGains, *momentum, velocity.advance(), residual.advance(),
+                                        index.get(), value.get(), squares);
+    CHECK_EQ(squares, sum_squares(g, n));
     CHECK(same(slow.taken, index.get(), value.get(), count));
+    CHECK(in_place || same_bits(residual.data(), before.data(), n));
+    residual.turn();
+    if (momentum != nullptr) velocity.turn();
     CHECK(same_bits(residual.data(), slow.after.residual.data(), n));
     CHECK(same_bits(velocity.data(), slow.after.velocity.data(), n));
   }
@@ -131,7 +155,11 @@ void check_steps(const std::vector<SlowStep>& steps, size_t n, size_t k, Select 
 void check_feedback(size_t n, size_t k, const MomentumStep* momentum) {
   const std::vector<SlowStep> steps = slow_steps(n, k, momentum);
   under_every_setting([&] {
-    for (const Select select : {Select::kSampled, Select::kRadix}) check_steps(steps, n, k, select, momentum);
+    for (const Select select : {Select::kSampled, Select::kRadix}) {
+      check_steps<Unaligned>(steps, n, k, select, momentum, true);
+      check_steps<Unaligned>(steps, n, k, select, momentum, false);
+      check_steps<Aligned>(steps, n, k, select, momentum, false);
+    }
   });
 }
 

@@ -53,18 +53,22 @@ def onebit_add(payload: Payload, out: Tensor, weight: float) -> str | None: ...
 def onebit_step(
     gradient: Tensor,
     wanted: Tensor,
+    wanted_to: Tensor,
     scales: Tensor,
+    scales_to: Tensor,
     scale: SignScale,
     block: int,
     gain: float,
     keep: float,
     out: Room,
-) -> int | None: ...
+) -> tuple[int | None, float]: ...
 def onebit_sum_step(
     payloads: Sequence[Payload],
     weight: float,
     wanted: Tensor,
+    wanted_to: Tensor,
     scales: Tensor,
+    scales_to: Tensor,
     scale: SignScale,
     block: int,
     keep: float,
@@ -76,17 +80,20 @@ def topk_encode(x: Tensor, k: int, select: Select, values: Values, out: Room) ->
 def residual_topk(
     gradient: Tensor,
     residual: Tensor,
+    residual_to: Tensor,
     k: int,
     select: Select,
     values: Values,
     gain: float,
     keep: float,
     out: Room,
-) -> int | None: ...
+) -> tuple[int | None, float]: ...
 def dgc_topk(
     gradient: Tensor,
     velocity: Tensor,
+    velocity_to: Tensor,
     residual: Tensor,
+    residual_to: Tensor,
     k: int,
     select: Select,
     values: Values,
@@ -96,7 +103,7 @@ def dgc_topk(
     nesterov: bool,
     mask: bool,
     out: Room,
-) -> int | None: ...
+) -> tuple[int | None, float]: ...
 def nonzero_encode(x: Tensor, out: Room) -> int | None: ...
 def sparse_decode(payload: Payload, out: Tensor) -> str | None: ...
 def sparse_add(payload: Payload, out: Tensor, weight: float) -> str | None: ...

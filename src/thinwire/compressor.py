@@ -18,7 +18,7 @@ from torch import Tensor
 from thinwire import _native
 from thinwire.codec import registry
 from thinwire.codec.arena import HEAP, Arena, encode
-from thinwire.codec.base import Codec, Payload, shares_seed
+from thinwire.codec.base import Codec, Payload, finite, shares_seed
 from thinwire.codec.dense import Float32, bytes_of
 from thinwire.codec.policy import Chooser, as_policy
 from thinwire.errors import ConfigError
@@ -61,7 +61,8 @@ class Compressor:
     ``chooser`` is a codec or a policy. ``seed`` and ``rank`` make random codecs repeatable: ranks
     draw different numbers, unless a codec needs all to draw the same. ``workers`` is the number of
     workers that gradients are averaged over. ``fuse=False`` takes the plain path throughout. With
-    ``undo`` the newest step can be undone, at the price of a copy of the state.
+    ``undo`` the newest step can be undone, at the price of twice the memory: steps then write their
+    state beside the old one. That is also faster: an overflow need not be looked for beforehand.
     """
 
     def __init__(
@@ -132,10 +133,9 @@ class Compressor:
         if not all(is_usable(square) for square in squares):
             return {name: untouched(x, HEAP) for name, x in flat.items()}
         moment = Moment(step, self._workers, math.sqrt(math.fsum(squares)), learning_rate)
+        pieces = {name: Piece.whole(Key(name, tuple(gradients[name].shape))) for name in flat}
         return {
-            name: self._compress(
-                Piece.whole(Key(name, tuple(gradients[name].shape))), x, moment, HEAP
-            )
+            name: self._compress(pieces[name], x, moment, HEAP, checked=True)
             for name, x in flat.items()
         }
 
@@ -160,10 +160,10 @@ class Compressor:
         moment = Moment(step, self._workers, gradient_norm, learning_rate)
         if view and self._forgets and self._choose(piece, moment) == Float32():
             return Encoded(Float32.wire_id, flat.numel(), bytes_of(flat))
-        square = self.squares[piece.name] = _native.sum_squares(flat)
-        if not is_usable(square):
+        try:
+            return self._compress(piece, flat, moment, arena)
+        except _Overflowed:
             return untouched(flat, arena)
-        return self._compress(piece, flat, moment, arena)
 
     def compress_sum(
         self,
@@ -185,14 +185,16 @@ class Compressor:
         codec = self._choose(piece, moment)
         fusion = self._fusion(codec)
         if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
-            state = self._state(piece, step)
+            state = self._find_state(piece)
+            after = self._room_after(piece, state, step)
             payloads = [push.payload for push in pushes]
             payload = arena.fill(
                 codec.max_nbytes(piece.numel),
                 lambda out: fusion.sum_step(
-                    payloads, weight, state, moment, out, numel=piece.numel
+                    payloads, weight, state, after, moment, out, numel=piece.numel
                 ),
             )
+            self._advance(piece, state, after, step)
             return Encoded(codec.wire_id, piece.numel, payload)
         mean = torch.empty(piece.numel) if room is None else room
         add_up(pushes, weight, mean)
@@ -251,18 +253,32 @@ class Compressor:
         self._states = {name: self._loaded(name, state) for name, state in states.items()}
         self._saved, self._saved_at = {}, {}
 
-    def _compress(self, piece: Piece, flat: Tensor, moment: Moment, arena: Arena) -> Encoded:
-        codec = self._choose(piece, moment)
-        state = self._state(piece, moment.step)
+    def _compress(
+        self, piece: Piece, flat: Tensor, moment: Moment, arena: Arena, *, checked: bool = False
+    ) -> Encoded:
+        codec, state = self._choose(piece, moment), self._find_state(piece)
         fusion = self._fusion(codec)
-        if fusion is not None:
-            payload = arena.fill(
-                codec.max_nbytes(flat.numel()),
-                lambda out: fusion.step(flat, state, moment, out),
-            )
-        else:
+        after = state if fusion is None else self._room_after(piece, state, moment.step)
+        if after is state and not checked:
+            self._note_squares(piece, _native.sum_squares(flat))
+        if fusion is None:
+            self._save(piece, state, moment.step)
             payload = self._unfused(codec, piece, flat, state.settle(), moment, arena)
+            return Encoded(codec.wire_id, flat.numel(), payload)
+
+        def write(out: memoryview) -> int:
+            nbytes, squares = fusion.step(flat, state, after, moment, out)
+            self._note_squares(piece, squares)
+            return finite(nbytes, codec.name)
+
+        payload = arena.fill(codec.max_nbytes(flat.numel()), write)
+        self._advance(piece, state, after, moment.step)
         return Encoded(codec.wire_id, flat.numel(), payload)
+
+    def _note_squares(self, piece: Piece, squares: float) -> None:
+        self.squares[piece.name] = squares
+        if not is_usable(squares):
+            raise _Overflowed
 
     def _unfused(
         self,
@@ -293,20 +309,32 @@ class Compressor:
     def _fusion(self, codec: Codec) -> Fusion | None:
         return find_fusion(codec, self._feedback) if self._fuse else None
 
-    def _state(self, piece: Piece, step: int) -> FusedState:
-        state = self._find_state(piece)
-        if self._undo and self._saved_at.get(piece.name) != step:
+    def _saves(self, piece: Piece, step: int) -> bool:
+        """Whether the state of this piece must be kept as it was before this step."""
+        return self._undo and self._saved_at.get(piece.name) != step
+
+    def _save(self, piece: Piece, state: FusedState, step: int) -> None:
+        """Keep a copy of the state, which is about to be changed."""
+        if self._saves(piece, step):
             self._saved[piece.name] = state.save_into(self._saved.get(piece.name))
             self._saved_at[piece.name] = step
-        return state
+
+    def _room_after(self, piece: Piece, state: FusedState, step: int) -> FusedState:
+        """Where a fused step writes the state: beside the old one if that must be kept."""
+        if not self._saves(piece, step):
+            return state
+        return state.successor(self._saved.get(piece.name))
+
+    def _advance(self, piece: Piece, state: FusedState, after: FusedState, step: int) -> None:
+        if after is not state:
+            self._saved[piece.name], self._saved_at[piece.name] = state, step
+            self._states[piece.name] = after
 
     def _find_state(self, piece: Piece) -> FusedState:
         state = self._states.get(piece.name)
         if state is None:
             state = self._states[piece.name] = FusedState(self._feedback.init(piece.numel))
-            for buffer in state.buffers.values():
-                if buffer.dim() == 1:
-                    _native.prefer_huge_pages(buffer)
+            state.prefer_huge_pages()
         check_numel(piece, state)
         return state
 
@@ -324,6 +352,10 @@ class Compressor:
                 f"but this feedback keeps {sorted(expected)}"
             )
         return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
+
+
+class _Overflowed(Exception):
+    """The gradient is not finite, or too large: the step must not have happened."""
 
 
 def add_up(pushes: Sequence[Encoded], weight: float, out: Tensor) -> None:

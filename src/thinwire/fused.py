@@ -44,6 +44,24 @@ class FusedState:
             self.scales = None
         return self.buffers
 
+    def successor(self, spare: FusedState | None) -> FusedState:
+        """Room for what a step makes of this state, in the memory of ``spare`` if there is one.
+
+        Buffers are written whole by the step; single numbers are what they are here.
+        """
+        if spare is None:
+            spare = FusedState({name: torch.empty_like(b) for name, b in self.buffers.items()})
+            spare.prefer_huge_pages()
+        for name, buffer in self.buffers.items():
+            if buffer.dim() == 0:
+                spare.buffers[name].copy_(buffer)
+        return spare
+
+    def prefer_huge_pages(self) -> None:
+        for buffer in self.buffers.values():
+            if buffer.dim() == 1:
+                _native.prefer_huge_pages(buffer)
+
     def save_into(self, saved: FusedState | None) -> FusedState:
         """A copy of this state, in the memory of an older copy if there is one."""
         if saved is None:
@@ -71,12 +89,31 @@ class FusedState:
             self.scales, self.block = torch.zeros(count), block
         return self.scales
 
+    def room_for_scales(self, like: FusedState) -> Tensor:
+        """Where new scales are written, as many as ``like`` has."""
+        if self.scales is None or like.scales is None or self.scales.shape != like.scales.shape:
+            self.scales = torch.empty_like(like.lazy_scales(like.block))
+        self.block = like.block
+        return self.scales
+
+
+Stepped = tuple[int | None, float]
+"""The nbytes of a payload (None: the gradient is not finite), and its sum of squares."""
+
 
 class Fusion(Protocol):
-    def step(self, gradient: Tensor, state: FusedState, moment: Moment, out: memoryview) -> int:
-        """Feedback, encoding and feedback again; returns the nbytes of the payload.
+    def step(
+        self,
+        gradient: Tensor,
+        state: FusedState,
+        after: FusedState,
+        moment: Moment,
+        out: memoryview,
+    ) -> Stepped:
+        """Feedback, encoding and feedback again: ``state`` becomes ``after``, which may be itself.
 
-        It is written to the front of ``out``, which has room for the codec's ``max_nbytes``.
+        The payload is written to the front of ``out``, which has room for the codec's
+        ``max_nbytes``.
         """
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
@@ -87,6 +124,7 @@ class Fusion(Protocol):
         payloads: Sequence[Payload],
         weight: float,
         state: FusedState,
+        after: FusedState,
         moment: Moment,
         out: memoryview,
         *,
@@ -139,18 +177,23 @@ class _OneBitFusion:
     codec: OneBit
     stages: _Stages
 
-    def step(self, gradient: Tensor, state: FusedState, moment: Moment, out: memoryview) -> int:
-        nbytes = _native.onebit_step(
+    def step(
+        self,
+        gradient: Tensor,
+        state: FusedState,
+        after: FusedState,
+        moment: Moment,
+        out: memoryview,
+    ) -> Stepped:
+        return _native.onebit_step(
             gradient,
-            state.buffers["residual"],
-            state.lazy_scales(self.codec.native_block),
+            *self._lazy(state, after),
             self.codec.native_scale,
             self.codec.native_block,
             self.stages.gain(gradient, moment),
-            self.stages.residual.keep(state.buffers, moment),
+            self.stages.residual.keep(after.buffers, moment),
             out,
         )
-        return finite(nbytes, self.codec.name)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         return self.stages.clip is None and all(i == OneBit.wire_id for i in wire_ids)
@@ -160,25 +203,29 @@ class _OneBitFusion:
         payloads: Sequence[Payload],
         weight: float,
         state: FusedState,
+        after: FusedState,
         moment: Moment,
         out: memoryview,
         *,
         numel: int,
     ) -> int:
-        residual = state.buffers["residual"]
         for push in payloads:
             accepted(_native.onebit_check(push, numel), self.codec.name, numel)
         nbytes = _native.onebit_sum_step(
             payloads,
             weight,
-            residual,
-            state.lazy_scales(self.codec.native_block),
+            *self._lazy(state, after),
             self.codec.native_scale,
             self.codec.native_block,
-            self.stages.residual.keep(state.buffers, moment),
+            self.stages.residual.keep(after.buffers, moment),
             out,
         )
         return finite(nbytes, self.codec.name)
+
+    def _lazy(self, state: FusedState, after: FusedState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        scales = state.lazy_scales(self.codec.native_block)
+        room = after.room_for_scales(state)
+        return state.buffers["residual"], after.buffers["residual"], scales, room
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +234,15 @@ class _SparseSum:
 
     codec: Nonzero
 
-    def step(self, gradient: Tensor, state: FusedState, moment: Moment, out: memoryview) -> int:
-        return self.codec.encode_into(gradient, out, seed=0)
+    def step(
+        self,
+        gradient: Tensor,
+        state: FusedState,
+        after: FusedState,
+        moment: Moment,
+        out: memoryview,
+    ) -> Stepped:
+        return self.codec.encode_into(gradient, out, seed=0), _native.sum_squares(gradient)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         return all(i in (TopK.wire_id, Nonzero.wire_id) for i in wire_ids)
@@ -198,6 +252,7 @@ class _SparseSum:
         payloads: Sequence[Payload],
         weight: float,
         state: FusedState,
+        after: FusedState,
         moment: Moment,
         out: memoryview,
         *,
@@ -213,32 +268,40 @@ class _TopKFusion:
     codec: TopK
     stages: _Stages
 
-    def step(self, gradient: Tensor, state: FusedState, moment: Moment, out: memoryview) -> int:
-        buffers = state.settle()
+    def step(
+        self,
+        gradient: Tensor,
+        state: FusedState,
+        after: FusedState,
+        moment: Moment,
+        out: memoryview,
+    ) -> Stepped:
+        now, then = state.settle(), after.buffers
+        after.scales = None
         gain = self.stages.gain(gradient, moment)
-        keep = self.stages.residual.keep(buffers, moment)
+        keep = self.stages.residual.keep(then, moment)
         k, select = self.codec.kept(gradient.numel()), self.codec.native_select
         values, momentum = self.codec.native_values, self.stages.momentum
         if momentum is None:
-            nbytes = _native.residual_topk(
-                gradient, buffers["residual"], k, select, values, gain, keep, out
+            return _native.residual_topk(
+                gradient, now["residual"], then["residual"], k, select, values, gain, keep, out
             )
-        else:
-            nbytes = _native.dgc_topk(
-                gradient,
-                buffers["velocity"],
-                buffers["residual"],
-                k,
-                select,
-                values,
-                gain,
-                keep,
-                momentum.momentum,
-                momentum.nesterov,
-                momentum.mask,
-                out,
-            )
-        return finite(nbytes, self.codec.name)
+        return _native.dgc_topk(
+            gradient,
+            now["velocity"],
+            then["velocity"],
+            now["residual"],
+            then["residual"],
+            k,
+            select,
+            values,
+            gain,
+            keep,
+            momentum.momentum,
+            momentum.nesterov,
+            momentum.mask,
+            out,
+        )
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         return False
@@ -248,6 +311,7 @@ class _TopKFusion:
         payloads: Sequence[Payload],
         weight: float,
         state: FusedState,
+        after: FusedState,
         moment: Moment,
         out: memoryview,
         *,

@@ -141,7 +141,8 @@ class TestTorchDoesTheSame:
         g, start = buffers.gradient, torch.stack((buffers.dgc_velocity, buffers.dgc_residual))
         ours, plain, tuned = (start.clone() for _ in range(3))
         u, v = ours
-        _native.dgc_topk(g, u, v, k, sampled, f32, 1.0, 1.0, MOMENTUM, False, True, buffers.room)
+        setting = (k, sampled, f32, 1.0, 1.0, MOMENTUM, False, True)
+        _native.dgc_topk(g, u, u, v, v, *setting, buffers.room)
         u, v = plain
         torch_ops.plain_dgc_step(g, u, v, k, MOMENTUM)
         u, v = tuned

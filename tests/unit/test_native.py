@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,22 +112,27 @@ def test_there_is_always_a_thread() -> None:
 L1, LINEAR = _native.SignScale.L1, _native.Levels.LINEAR
 SAMPLED, WHOLE = _native.Select.SAMPLED, _native.Values.FLOAT32
 
+
+def zeros(*numels: int) -> Any:
+    return [torch.zeros(numel) for numel in numels]
+
+
 ENCODERS: dict[str, Callable[[Tensor, memoryview], int | None]] = {
     "half": lambda x, out: _native.half_encode(_native.Half.FLOAT16, x, out),
     "onebit": lambda x, out: _native.onebit_encode(x, L1, 0, out),
-    "onebit step": lambda x, out: _native.onebit_step(
-        x, torch.zeros(8), torch.zeros(1), L1, 0, 1.0, 1.0, out
-    ),
+    "onebit step": lambda x, out: _native.onebit_step(x, *zeros(8, 8, 1, 1), L1, 0, 1.0, 1.0, out)[
+        0
+    ],
     "onebit sum": lambda x, out: _native.onebit_sum_step(
-        [tw.OneBit().encode(x, seed=0)], 1.0, torch.zeros(8), torch.zeros(1), L1, 0, 1.0, out
+        [tw.OneBit().encode(x, seed=0)], 1.0, *zeros(8, 8, 1, 1), L1, 0, 1.0, out
     ),
     "topk": lambda x, out: _native.topk_encode(x, 2, SAMPLED, WHOLE, out),
     "topk step": lambda x, out: _native.residual_topk(
-        x, torch.zeros(8), 2, SAMPLED, WHOLE, 1.0, 1.0, out
-    ),
+        x, *zeros(8, 8), 2, SAMPLED, WHOLE, 1.0, 1.0, out
+    )[0],
     "dgc step": lambda x, out: _native.dgc_topk(
-        x, torch.zeros(8), torch.zeros(8), 2, SAMPLED, WHOLE, 1.0, 1.0, 0.9, False, True, out
-    ),
+        x, *zeros(8, 8, 8, 8), 2, SAMPLED, WHOLE, 1.0, 1.0, 0.9, False, True, out
+    )[0],
     "nonzero": _native.nonzero_encode,
     "sparse sum": lambda x, out: _native.sparse_sum([tw.Nonzero().encode(x, seed=0)], 8, 1.0, out),
     "dither": lambda x, out: _native.dither_encode(x, 4, LINEAR, _native.Norm.MAX, 0, out),
@@ -248,7 +254,9 @@ def test_sizes_that_do_not_fit_together_are_refused() -> None:
     gradient, residual = torch.ones(8), torch.zeros(7)
     room = bytearray(99)
     with pytest.raises(ValueError, match="arrays differ in size"):
-        _native.residual_topk(gradient, residual, 1, SAMPLED, WHOLE, 1.0, 1.0, room)
+        _native.residual_topk(gradient, residual, residual, 1, SAMPLED, WHOLE, 1.0, 1.0, room)
+    with pytest.raises(ValueError, match="arrays differ in size"):
+        _native.residual_topk(gradient, gradient, residual, 1, SAMPLED, WHOLE, 1.0, 1.0, room)
     with pytest.raises(ValueError, match="k is larger than the array"):
         _native.topk_encode(gradient, 9, SAMPLED, WHOLE, room)
     with pytest.raises(ValueError, match="block is not a multiple of 64"):
@@ -280,9 +288,10 @@ def test_a_factor_that_is_not_finite_is_refused_and_nothing_is_written(
     room = torch.zeros(numel + 128)
     residual = room[:numel]
     topk = (_native.Select.SAMPLED, _native.Values.FLOAT32)
-    assert _native.residual_topk(gradient, residual, 1, *topk, 1.0, factor, out) is None
-    assert _native.residual_topk(gradient, residual, 1, *topk, factor, 1.0, out) is None
+    step = (gradient, residual, residual, 1, *topk)
+    assert _native.residual_topk(*step, 1.0, factor, out)[0] is None
+    assert _native.residual_topk(*step, factor, 1.0, out)[0] is None
     velocity = torch.zeros(numel)
-    dgc = (gradient, velocity, residual, 1, *topk)
-    assert _native.dgc_topk(*dgc, 1.0, 1.0, factor, False, True, out) is None
+    dgc = (gradient, velocity, velocity, residual, residual, 1, *topk)
+    assert _native.dgc_topk(*dgc, 1.0, 1.0, factor, False, True, out)[0] is None
     assert not room.any()

@@ -56,8 +56,10 @@ def _copy_by_two(b: Buffers, helper: ThreadPoolExecutor) -> None:
 
 def _onebit(b: Buffers) -> Iterator[Case]:
     scales, sum_scales = torch.zeros(1), torch.zeros(1)
+    lazy_sum = (b.wanted_sum, b.wanted_sum, sum_scales, sum_scales)
     encode = _encoder(b, _native.onebit_encode, b.gradient, _L1, 0)
-    step = _encoder(b, _native.onebit_step, b.gradient, b.wanted, scales, _L1, 0, 1.0, 1.0)
+    lazy = (b.wanted, b.wanted, scales, scales)
+    step = _encoder(b, _native.onebit_step, b.gradient, *lazy, _L1, 0, 1.0, 1.0)
     payload = bytes(encode())
     pair = [payload, payload]
     yield Case(
@@ -72,17 +74,18 @@ def _onebit(b: Buffers) -> Iterator[Case]:
     yield from _adds("1-bit", partial(_native.onebit_add, payload, b.out, 0.5))
     yield Case(
         "1-bit server, sum of 2",
-        _encoder(b, _native.onebit_sum_step, pair, 0.5, b.wanted_sum, sum_scales, _L1, 0, 1.0),
+        _encoder(b, _native.onebit_sum_step, pair, 0.5, *lazy_sum, _L1, 0, 1.0),
     )
 
 
 def _encoder(
-    b: Buffers, encode: Callable[..., int | None], *arguments: object
+    b: Buffers, encode: Callable[..., int | tuple[int | None, float] | None], *arguments: object
 ) -> Callable[[], memoryview]:
     """Work that encodes into ``b.room``, and returns a view of the payload there."""
 
     def work() -> memoryview:
-        nbytes = encode(*arguments, b.room)
+        written = encode(*arguments, b.room)
+        nbytes = written[0] if isinstance(written, tuple) else written
         if nbytes is None:
             raise AssertionError("the benchmark's own gradient is not finite")
         return b.room[:nbytes]
@@ -129,13 +132,26 @@ def _steps(b: Buffers) -> Iterator[Case]:
     k, sampled = TopK(RATIO).kept(b.numel), _native.Select.SAMPLED
     residual = (b.gradient, b.topk_residual, k)
     dgc = (b.gradient, b.dgc_velocity, b.dgc_residual, k)
+    in_place = (b.dgc_velocity, b.dgc_velocity, b.dgc_residual, b.dgc_residual)
     yield Case(
         "top-k step",
-        _encoder(b, _native.residual_topk, *residual, sampled, _F32, 1.0, 1.0),
+        _encoder(
+            b,
+            _native.residual_topk,
+            b.gradient,
+            b.topk_residual,
+            b.topk_residual,
+            k,
+            sampled,
+            _F32,
+            1.0,
+            1.0,
+        ),
         plain=partial(torch_ops.plain_residual_topk, *residual),
         tuned=partial(torch_ops.tuned_residual_topk, *residual, b.scratch),
     )
-    step = _encoder(b, _native.dgc_topk, *dgc, sampled, _F32, 1.0, 1.0, MOMENTUM, False, True)
+    setting = (k, sampled, _F32, 1.0, 1.0, MOMENTUM, False, True)
+    step = _encoder(b, _native.dgc_topk, b.gradient, *in_place, *setting)
     yield Case(
         "DGC step",
         step,
