@@ -394,7 +394,7 @@ void bind_sparse(nb::module_& m) {
   m.def("sparse_decode", [](nb::handle payload, Output out) {
     return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
       const Entries entries = unpack(data, nbytes, n);
-      std::memset(out.data(), 0, n * sizeof(float));
+      clear(out.data(), n);
       scatter(entries.index.data(), entries.value.data(), entries.count, out.data());
     });
   }, "payload"_a, "out"_a.noconvert());

@@ -8,6 +8,11 @@
 
 namespace thinwire {
 
+void clear(float* dst, size_t n) {
+  parallel(n, kGrain, count_parts(n, kGrain),
+           [&](Range range) { kernels().clear(dst + range.begin, range.end - range.begin); });
+}
+
 void float32_add(const uint8_t* src, size_t n, float weight, float* dst) {
   parallel(n, kGrain, count_parts(n, kGrain), [&](Range range) {
     kernels().float32_add(src + 4 * range.begin, range.end - range.begin, weight, dst + range.begin);

@@ -54,6 +54,8 @@ bool all_finite(const float* x, size_t n);
 // Sum of magnitudes and of squares. Finite whenever every element is.
 double sum_abs(const float* x, size_t n);
 double sum_squares(const float* x, size_t n);
+// `quick`, which was summed in floats, or where those overflowed the sum of squares.
+double exact_squares(double quick, const float* x, size_t n);
 // The largest magnitude; inf or nan if there is one.
 float max_abs(const float* x, size_t n);
 
@@ -61,6 +63,8 @@ float max_abs(const float* x, size_t n);
 
 enum class Half { kFloat16, kBFloat16 };
 
+// dst[i] = 0, past the caches if there is much of it.
+void clear(float* dst, size_t n);
 // dst[i] += weight * src[i], src being little-endian float32 of any alignment.
 void float32_add(const uint8_t* src, size_t n, float weight, float* dst);
 // dst[i] = weight * src[0][i] + weight * src[1][i] + ..., added to zero in this order. dst may be one of the sources.

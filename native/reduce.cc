@@ -51,6 +51,10 @@ double sum_abs(const float* x, size_t n) { return sum(x, n, SignScale::kL1); }
 
 double sum_squares(const float* x, size_t n) { return sum(x, n, SignScale::kL2); }
 
+double exact_squares(double quick, const float* x, size_t n) {
+  return std::isfinite(quick) ? quick : sum_squares(x, n);
+}
+
 float max_abs(const float* x, size_t n) { return float_from_bits(max_magnitude(x, n)); }
 
 }  // namespace thinwire

@@ -191,7 +191,7 @@ size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale
   const SignStep step{gradient, gains, wanted, last_view(n, block, scales.from)};
   Encoding encoding(n, scale, block, payload);
   encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_step(step, job, begin, end); });
-  squares = encoding.squares();
+  squares = exact_squares(encoding.squares(), gradient, n);
   return encoding.finish(wanted.to, scales.to);
 }
 

@@ -9,6 +9,8 @@
 namespace thinwire {
 namespace {
 
+constexpr size_t kAhead = 16;  // entries: a miss takes longer than a few additions
+
 constexpr size_t kHeader = 8;
 constexpr size_t kScaleBlock = 256;     // int8 entries that share a scale
 constexpr uint32_t kFullGap = 65535;    // the largest 16-bit gap, and that of a filler
@@ -302,7 +304,6 @@ void sparse_unpack(const uint8_t* payload, size_t nbytes, size_t n, uint32_t* in
 }
 
 void scatter_add(const uint32_t* index, const float* value, size_t count, float weight, float* dst) {
-  constexpr size_t kAhead = 16;  // a miss takes longer than a few additions
   for (size_t i = 0; i < count; ++i) {
     if (i + kAhead < count) __builtin_prefetch(dst + index[i + kAhead], 1);
     dst[index[i]] += value[i] * weight;
@@ -310,7 +311,10 @@ void scatter_add(const uint32_t* index, const float* value, size_t count, float 
 }
 
 void scatter(const uint32_t* index, const float* value, size_t count, float* dst) {
-  for (size_t i = 0; i < count; ++i) dst[index[i]] = value[i];
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(dst + index[i + kAhead], 1);
+    dst[index[i]] = value[i];
+  }
 }
 
 size_t sparse_merge(const SparseList* lists, size_t count, float weight, uint32_t* index, float* value) {

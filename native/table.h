@@ -99,6 +99,7 @@ struct Kernels {
   uint32_t (*max_magnitude)(const float* x, size_t n);
   double (*sum)(const float* x, size_t n, SignScale power);  // n <= kGrain
 
+  void (*clear)(float* dst, size_t n);
   void (*float32_add)(const uint8_t* src, size_t n, float weight, float* dst);
   bool (*half_encode)(Half kind, const float* x, size_t n, uint8_t* dst);
   void (*half_decode)(Half kind, const uint8_t* src, size_t n, float* dst);

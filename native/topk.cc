@@ -311,7 +311,7 @@ size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, G
                      uint32_t* index, float* value, double& squares) {
   GrainSums sums(n);
   const size_t count = select_topk(ResidualProblem{{gradient, gains, residual, sums.data()}}, n, k, select, index, value);
-  squares = sums.total();
+  squares = exact_squares(sums.total(), gradient, n);
   return count;
 }
 
@@ -320,7 +320,7 @@ size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains 
   GrainSums sums(n);
   const DgcProblem problem{{gradient, gains, step, velocity, residual, sums.data()}};
   const size_t count = select_topk(problem, n, k, select, index, value);
-  squares = sums.total();
+  squares = exact_squares(sums.total(), gradient, n);
   return count;
 }
 

@@ -15,6 +15,7 @@ constexpr Kernels make_kernels(const char* name) {
   return {name,
           max_magnitude_kernel<V>,
           sum_kernel<V>,
+          clear_kernel<V>,
           float32_add_kernel<V>,
           half_encode_kernel<V>,
           half_decode_kernel<V>,

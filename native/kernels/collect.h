@@ -15,7 +15,7 @@ struct PlainValues {
   };
   const float* x;
 
-  inline void advance(size_t i, size_t count, Run& run, Accumulator<V>&) const {
+  inline void advance(size_t i, size_t count, Run& run, QuickSquares<V>&) const {
     prefetch_run<V>(x + i);
     load_run<V>(x + i, count, run.x);
   }
@@ -32,14 +32,14 @@ class ResidualValues {
   ResidualValues(const ResidualStep& step, size_t numel)
       : step_(step), residual_(step.residual.to, numel, step.residual.from == step.residual.to) {}
 
-  inline void advance(size_t i, size_t count, Run& run, Accumulator<V>& squares) const {
+  inline void advance(size_t i, size_t count, Run& run, QuickSquares<V>& squares) const {
     const typename V::F gain = V::set(step_.gains.gain), keep = V::set(step_.gains.keep);
     typename V::F gradient[4];
     prefetch_run<V>(step_.residual.from + i);
     prefetch_run<V>(step_.gradient + i);
     load_run<V>(step_.residual.from + i, count, run.x);
     load_run<V>(step_.gradient + i, count, gradient);
-    squares.template add<SignScale::kL2>(gradient);
+    squares.add(gradient);
     for (int j = 0; j < 4; ++j) run.x[j] = V::add(V::mul(run.x[j], keep), V::mul(gradient[j], gain));
   }
   inline void find(Run& run, int j, typename V::M found, const Found&) const { run.x[j] = V::clear(found, run.x[j]); }
@@ -63,7 +63,7 @@ class DgcValues {
         velocity_(step.velocity.to, numel, step.velocity.from == step.velocity.to),
         residual_(step.residual.to, numel, step.residual.from == step.residual.to) {}
 
-  inline void advance(size_t i, size_t count, Run& run, Accumulator<V>& squares) const {
+  inline void advance(size_t i, size_t count, Run& run, QuickSquares<V>& squares) const {
     const typename V::F gain = V::set(step_.gains.gain), keep = V::set(step_.gains.keep);
     const typename V::F momentum = V::set(step_.step.momentum);
     typename V::F gradient[4];
@@ -73,7 +73,7 @@ class DgcValues {
     load_run<V>(step_.gradient + i, count, gradient);
     load_run<V>(step_.velocity.from + i, count, run.velocity);
     load_run<V>(step_.residual.from + i, count, run.x);
-    squares.template add<SignScale::kL2>(gradient);
+    squares.add(gradient);
     for (int j = 0; j < 4; ++j) {
       const typename V::F g = V::mul(gradient[j], gain);
       typename V::F increment;
@@ -119,7 +119,7 @@ inline void gather(const Values& values, size_t i, typename Values::Run& run, in
 
 template <class V, class Values>
 inline void collect_span(const Values& values, size_t begin, size_t end, typename V::I limit, Found& found,
-                         Accumulator<V>& squares) {
+                         QuickSquares<V>& squares) {
   for (size_t i = begin; i < end; i += kRun) {
     const size_t count = run_length<V>(i, end);
     typename Values::Run run;
@@ -143,9 +143,9 @@ void collect_range(const Values& values, size_t begin, size_t end, uint32_t thre
     double sum = 0.0;
     for (size_t span = grain; span < grain_end; span += Accumulator<V>::kSpan) {
       const size_t stop = grain_end - span < Accumulator<V>::kSpan ? grain_end : span + Accumulator<V>::kSpan;
-      Accumulator<V> squares;
+      QuickSquares<V> squares;
       collect_span<V>(values, span, stop, limit, found, squares);
-      sum += squares.template total<SignScale::kL2>();
+      sum += squares.total();
     }
     values.note(grain / kGrain, sum);
   }

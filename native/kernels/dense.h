@@ -8,6 +8,13 @@
 namespace thinwire {
 
 template <class V>
+void clear_kernel(float* dst, size_t n) {
+  const Writer<V> writer(dst, n, false);
+  const typename V::F zeros[4] = {V::set(0.0f), V::set(0.0f), V::set(0.0f), V::set(0.0f)};
+  for (size_t i = 0; i < n; i += kRun) writer.store(i, run_length<V>(i, n), zeros);
+}
+
+template <class V>
 inline void add_weighted(const typename V::F (&x)[4], typename V::F weight, float* dst, size_t count) {
   typename V::F sum[4];
   load_run<V>(dst, count, sum);

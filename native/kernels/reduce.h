@@ -6,6 +6,15 @@
 
 namespace thinwire {
 
+template <class V>
+inline double sum_lanes(const typename V::F (&x)[4]) {
+  float lane[16];
+  double sum = 0.0;
+  V::store(lane, V::add(V::add(x[0], x[1]), V::add(x[2], x[3])));
+  for (float one : lane) sum += static_cast<double>(one);
+  return sum;
+}
+
 // Sums |x| or x^2 over at most kSpan elements. 64 float lanes (or 16 double lanes for squares) take the elements in
 // turn and are then added one after the other in double: the order is the same for every instruction set.
 template <class V>
@@ -28,18 +37,23 @@ struct Accumulator {
 
   template <SignScale kPower>
   inline double total() const {
-    double sum = 0.0;
-    if constexpr (kPower == SignScale::kL1) {
-      float lane[16];
-      V::store(lane, V::add(V::add(magnitude[0], magnitude[1]), V::add(magnitude[2], magnitude[3])));
-      for (float x : lane) sum += static_cast<double>(x);
-    } else {
-      double lane[16];
-      V::dstore(lane, square);
-      for (double x : lane) sum += x;
-    }
+    if constexpr (kPower == SignScale::kL1) return sum_lanes<V>(magnitude);
+    double lane[16], sum = 0.0;
+    V::dstore(lane, square);
+    for (double x : lane) sum += x;
     return sum;
   }
+};
+
+// Sums x^2 over a span in floats, which costs a pass that waits for memory nothing. Inf where doubles would hold the sum.
+template <class V>
+struct QuickSquares {
+  typename V::F lanes[4] = {V::set(0.0f), V::set(0.0f), V::set(0.0f), V::set(0.0f)};
+
+  inline void add(const typename V::F (&x)[4]) {
+    for (int j = 0; j < 4; ++j) lanes[j] = V::add(lanes[j], V::mul(x[j], x[j]));
+  }
+  inline double total() const { return sum_lanes<V>(lanes); }
 };
 
 template <class V, SignScale kPower>

@@ -55,7 +55,7 @@ template <class V>
 struct PlainSource {
   static constexpr bool kGradient = false;
   const float* x;
-  inline void run(size_t i, size_t count, typename V::F (&out)[4], Accumulator<V>&) const {
+  inline void run(size_t i, size_t count, typename V::F (&out)[4], QuickSquares<V>&) const {
     prefetch_run<V>(x + i);
     load_run<V>(x + i, count, out);
   }
@@ -66,13 +66,13 @@ struct StepSource {
   static constexpr bool kGradient = true;
   const SignStep& step;
   Wanted<V> wanted;
-  inline void run(size_t i, size_t count, typename V::F (&out)[4], Accumulator<V>& squares) const {
+  inline void run(size_t i, size_t count, typename V::F (&out)[4], QuickSquares<V>& squares) const {
     const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
     typename V::F gradient[4];
     wanted.load(i, count, out);
     prefetch_run<V>(step.gradient + i);
     load_run<V>(step.gradient + i, count, gradient);
-    squares.template add<SignScale::kL2>(gradient);
+    squares.add(gradient);
     subtract_sent<V>(out, step.last, i);
     for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), V::mul(gradient[j], gain));
     wanted.keep(i, count, out);
@@ -84,7 +84,7 @@ struct SumSource {
   static constexpr bool kGradient = false;
   const SignSum& sum;
   Wanted<V> wanted;
-  inline void run(size_t i, size_t count, typename V::F (&out)[4], Accumulator<V>&) const {
+  inline void run(size_t i, size_t count, typename V::F (&out)[4], QuickSquares<V>&) const {
     typename V::F total[4] = {V::set(0.0f), V::set(0.0f), V::set(0.0f), V::set(0.0f)};
     for (size_t w = 0; w < sum.count; ++w) {
       const uint64_t word = load_bits<V>(sum.payloads[w].signs + i / 8, count);
@@ -113,7 +113,8 @@ inline void encode_unit(const Source& source, const SignJob& job, size_t begin, 
   uint64_t live = 0;
   for (size_t span = begin; span < end; span += Accumulator<V>::kSpan) {
     const size_t stop = end - span < Accumulator<V>::kSpan ? end : span + Accumulator<V>::kSpan;
-    Accumulator<V> accumulator, squares;
+    Accumulator<V> accumulator;
+    QuickSquares<V> squares;
     for (size_t i = span; i < stop; i += kRun) {
       const size_t count = run_length<V>(i, stop);
       typename V::F x[4];
@@ -127,7 +128,7 @@ inline void encode_unit(const Source& source, const SignJob& job, size_t begin, 
       }
     }
     sum += accumulator.template total<kPower>();
-    if constexpr (Source::kGradient) gradient_sum += squares.template total<SignScale::kL2>();
+    if constexpr (Source::kGradient) gradient_sum += squares.total();
   }
   if constexpr (Source::kGradient) job.squares[begin / job.unit] = gradient_sum;
   job.sums[begin / job.unit] = sum;

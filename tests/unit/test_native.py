@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -113,25 +112,43 @@ L1, LINEAR = _native.SignScale.L1, _native.Levels.LINEAR
 SAMPLED, WHOLE = _native.Select.SAMPLED, _native.Values.FLOAT32
 
 
-def zeros(*numels: int) -> Any:
-    return [torch.zeros(numel) for numel in numels]
-
-
 ENCODERS: dict[str, Callable[[Tensor, memoryview], int | None]] = {
     "half": lambda x, out: _native.half_encode(_native.Half.FLOAT16, x, out),
     "onebit": lambda x, out: _native.onebit_encode(x, L1, 0, out),
-    "onebit step": lambda x, out: _native.onebit_step(x, *zeros(8, 8, 1, 1), L1, 0, 1.0, 1.0, out)[
-        0
-    ],
+    "onebit step": lambda x, out: _native.onebit_step(
+        x, torch.zeros(8), torch.zeros(8), torch.zeros(1), torch.zeros(1), L1, 0, 1.0, 1.0, out
+    )[0],
     "onebit sum": lambda x, out: _native.onebit_sum_step(
-        [tw.OneBit().encode(x, seed=0)], 1.0, *zeros(8, 8, 1, 1), L1, 0, 1.0, out
+        [tw.OneBit().encode(x, seed=0)],
+        1.0,
+        torch.zeros(8),
+        torch.zeros(8),
+        torch.zeros(1),
+        torch.zeros(1),
+        L1,
+        0,
+        1.0,
+        out,
     ),
     "topk": lambda x, out: _native.topk_encode(x, 2, SAMPLED, WHOLE, out),
     "topk step": lambda x, out: _native.residual_topk(
-        x, *zeros(8, 8), 2, SAMPLED, WHOLE, 1.0, 1.0, out
+        x, torch.zeros(8), torch.zeros(8), 2, SAMPLED, WHOLE, 1.0, 1.0, out
     )[0],
     "dgc step": lambda x, out: _native.dgc_topk(
-        x, *zeros(8, 8, 8, 8), 2, SAMPLED, WHOLE, 1.0, 1.0, 0.9, False, True, out
+        x,
+        torch.zeros(8),
+        torch.zeros(8),
+        torch.zeros(8),
+        torch.zeros(8),
+        2,
+        SAMPLED,
+        WHOLE,
+        1.0,
+        1.0,
+        0.9,
+        False,
+        True,
+        out,
     )[0],
     "nonzero": _native.nonzero_encode,
     "sparse sum": lambda x, out: _native.sparse_sum([tw.Nonzero().encode(x, seed=0)], 8, 1.0, out),
