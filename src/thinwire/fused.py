@@ -242,7 +242,7 @@ class _SparseSum:
         moment: Moment,
         out: memoryview,
     ) -> Stepped:
-        return self.codec.encode_into(gradient, out, seed=0), _native.sum_squares(gradient)
+        return _native.nonzero_encode(gradient, out), _native.sum_squares(gradient)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         return all(i in (TopK.wire_id, Nonzero.wire_id) for i in wire_ids)
