@@ -241,6 +241,11 @@ class Compressor:
         codec = self._policy.choose(piece.key, step=step, workers=self._workers)
         return max(codec.max_nbytes(piece.numel), Float32().max_nbytes(piece.numel))
 
+    def is_dense(self, piece: Piece, *, step: int) -> bool:
+        """Whether this piece travels in float32 at this step, overflowed or not."""
+        codec = self._policy.choose(piece.key, step=step, workers=self._workers)
+        return codec.wire_id == Float32.wire_id
+
     def state_dict(self) -> dict[str, State]:
         """A copy of all buffers, in plain tensors: ``{name: {"residual": tensor, ...}}``."""
         return {

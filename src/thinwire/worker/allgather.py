@@ -35,7 +35,6 @@ class AllGather:
         self, recipe: Recipe, pieces: Sequence[Piece], links: tuple[Link, Link], *, seed: int
     ) -> None:
         """Only the first of ``links`` is used."""
-        self._post = Post(links[0], pieces)
         self._keeps_state = recipe.keeps_state
         self._pieces = pieces
         self._payloads = Buffers()
@@ -43,12 +42,13 @@ class AllGather:
         rank, workers = links[0].rank, links[0].size
         self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
         self.worker.compressor.prepare(pieces)
+        self._post = Post(links[0], pieces, self.worker)
 
     def push(self, unit: Unit) -> Transit:
         transit, peers, pieces = Transit(unit), self._post.link.peers, unit.pieces
-        most = self.worker.most_nbytes(pieces, unit.round.step)
-        transit.pushes = {rank: self._post.expect(rank, pieces, most) for rank in peers}
-        transit.payloads = [self._payloads.take(most)]
+        step = unit.round.step
+        transit.pushes = {rank: self._post.expect(rank, pieces, step) for rank in peers}
+        transit.payloads = [self._payloads.take(self.worker.most_nbytes(pieces, step))]
         transit.own = self.worker.push(pieces, unit.flat, unit.round, slab(*transit.payloads))
         self.tally.push(pieces, transit.own)
         transit.sent_pushes = self._post.send(peers, Push, pieces, transit.own, unit.round)

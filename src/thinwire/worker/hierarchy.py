@@ -15,7 +15,7 @@ from thinwire.gradient.pieces import Piece
 from thinwire.wire.messages import Push, Update
 from thinwire.worker.exchange import Exchange, Transit, Unit
 from thinwire.worker.link import Link
-from thinwire.worker.parcel import Post, frame_nbytes
+from thinwire.worker.parcel import AlwaysDense, Post
 from thinwire.worker.sides import WorkerSide, decode_into, slice_of
 from thinwire.worker.state import ExchangeState
 from thinwire.worker.stats import Tally
@@ -32,11 +32,11 @@ class Leader:
         """``between`` joins the leaders; ``links`` join this host, up and down."""
         self._between = between
         self.tally, self.worker = between.tally, between.worker
-        self._up, self._down = (Post(link, pieces) for link in links)
+        self._up, self._down = (Post(link, pieces, AlwaysDense()) for link in links)
 
     def push(self, unit: Unit) -> Transit:
         post, own = self._up, dense(unit)
-        parcels = [post.expect(rank, unit.pieces, dense_nbytes(unit)) for rank in post.link.peers]
+        parcels = [post.expect(rank, unit.pieces, unit.round.step) for rank in post.link.peers]
         for parcel in parcels:
             post.open(parcel, Push, step=unit.round.step, what=unit.what)
         heard = [own, *(post.contents(parcel, what=unit.what) for parcel in parcels)]
@@ -73,7 +73,7 @@ class Follower:
 
     def __init__(self, pieces: Sequence[Piece], links: Sequence[Link]) -> None:
         """``links`` join this host, up and down."""
-        self._up, self._down = (Post(link, pieces) for link in links)
+        self._up, self._down = (Post(link, pieces, AlwaysDense()) for link in links)
         self.tally = Tally()
         self.worker: WorkerSide | None = None
 
@@ -86,11 +86,12 @@ class Follower:
     def answer(self, transit: Transit) -> None:
         """Followers do not serve, but can be told from here on."""
         unit = transit.unit
-        transit.updates = {LEADER: self._down.expect(LEADER, unit.pieces, dense_nbytes(unit))}
+        parcel = self._down.expect(LEADER, unit.pieces, unit.round.step, unit.flat)
+        transit.updates = {LEADER: parcel}
 
     def receive(self, transit: Transit) -> bool:
         unit, parcel = transit.unit, transit.updates[LEADER]
-        self._down.open(parcel, Update, step=unit.round.step, what=unit.what, room=unit.flat)
+        self._down.open(parcel, Update, step=unit.round.step, what=unit.what)
         update = self._down.contents(parcel, what=unit.what)
         decode_into(unit.flat, unit.pieces, update)
         self.tally.pull(unit.pieces, update)
@@ -115,8 +116,3 @@ def dense(unit: Unit) -> list[Encoded]:
     """The pieces of a unit as they are: views of it."""
     slices = [slice_of(unit.flat, piece) for piece in unit.pieces]
     return [Encoded(Float32.wire_id, x.numel(), bytes_of(x)) for x in slices]
-
-
-def dense_nbytes(unit: Unit) -> int:
-    """Room for a frame of all pieces as they are."""
-    return frame_nbytes(4 * sum(piece.numel for piece in unit.pieces), len(unit.pieces))

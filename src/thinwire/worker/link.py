@@ -24,8 +24,8 @@ from thinwire.worker.spans import Span, unwatched
 LEAVE_NBYTES = 1 << 12
 """Room for the frame that says why a rank leaves, which may come instead of any other."""
 
-_FRAMES, _BESIDE = 0, 1
-"""Tags: messages of each kind arrive in order, whatever is between them of the other."""
+_FRAMES, _ANNOUNCED, _FORESEEN = 0, 1, 2
+"""Tags: messages of each kind arrive in order, whatever is between them of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,12 @@ class Link:
         *,
         step: int,
         most_nbytes: int,
-        beside: Sequence[Tensor] = (),
+        beside: Sequence[tuple[Tensor, bool]] = (),
     ) -> list[Pending]:
         """Start to send a frame of at most ``most_nbytes`` to ``ranks``, from one buffer.
 
         Bytes that go ``beside`` it are sent from where they are: they must stay until that is done.
+        With each goes whether the receiver foresees them, or learns of them from the frame.
         """
         ranks = list(ranks)
         if not ranks:
@@ -93,7 +94,10 @@ class Link:
             for rank in ranks
             for pending in (
                 self._start(rank, buffer, nbytes),
-                *(self._start(rank, one, one.numel(), beside=True) for one in beside),
+                *(
+                    self._start(rank, one, one.numel(), _beside(foreseen), pooled=False)
+                    for one, foreseen in beside
+                ),
             )
         ]
 
@@ -104,19 +108,22 @@ class Link:
         buffer.numpy()[: frame.HEADER_NBYTES] = 0
         return self._expect(rank, buffer, _FRAMES)
 
-    def receive_beside(self, rank: int, nbytes: int, room: Tensor | None) -> Pending:
-        """Start to receive what comes beside a frame that has come: into ``room`` if it is given.
+    def receive_beside(
+        self, rank: int, nbytes: int, room: Tensor | None, *, foreseen: bool
+    ) -> Pending:
+        """Start to receive what comes beside a frame: into ``room`` if it is given.
 
-        In the order in which it was sent. The thread that waits for frames may do it.
+        In the order in which it was sent, by the thread that expects frames if it is ``foreseen``;
+        else by the one that waits for them, when the frame has come.
         """
-        self.received_nbytes += nbytes
         if room is not None:
-            return self._expect(rank, room, _BESIDE, pooled=False)
-        return self._expect(rank, self._buffers.take(nbytes), _BESIDE)
+            return self._expect(rank, room, _beside(foreseen), pooled=False)
+        return self._expect(rank, self._buffers.take(nbytes), _beside(foreseen))
 
-    def arrived(self, pending: Pending, *, what: str) -> None:
+    def arrived(self, pending: Pending, nbytes: int, *, what: str) -> None:
         """Wait for what comes beside a frame."""
         self._wait(pending, self._patience, f"sent only a part of {what}")
+        self.received_nbytes += nbytes
 
     def frame(self, pending: Pending, *, step: int, what: str) -> Frame:
         """Wait for a frame, of this step. It is a view of the buffer of ``pending``."""
@@ -160,13 +167,15 @@ class Link:
         view = buffer.numpy().data
         return encode_into(view, message, run=1, epoch=1, worker=self.rank, step=step)
 
-    def _start(self, rank: int, buffer: Tensor, nbytes: int, *, beside: bool = False) -> Pending:
+    def _start(
+        self, rank: int, buffer: Tensor, nbytes: int, tag: int = _FRAMES, *, pooled: bool = True
+    ) -> Pending:
         self.sent_nbytes += nbytes
         try:
-            work = self._group.send([buffer[:nbytes]], rank, _BESIDE if beside else _FRAMES)
+            work = self._group.send([buffer[:nbytes]], rank, tag)
         except RuntimeError as error:
-            return Pending(rank, error, buffer, pooled=not beside)
-        return Pending(rank, work, buffer, pooled=not beside)
+            return Pending(rank, error, buffer, pooled)
+        return Pending(rank, work, buffer, pooled)
 
     def _expect(self, rank: int, buffer: Tensor, tag: int, *, pooled: bool = True) -> Pending:
         try:
@@ -187,6 +196,10 @@ class Link:
                 f"rank {self.ranks[pending.rank]} is gone, or {what}, within "
                 f"{longest.total_seconds():g} s ({reason})"
             ) from error
+
+
+def _beside(foreseen: bool) -> int:
+    return _FORESEEN if foreseen else _ANNOUNCED
 
 
 _stores_made: Counter[tuple[int, ...]] = Counter()

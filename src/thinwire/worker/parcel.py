@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from thinwire.codec.dense import Float32, bytes_of
 from thinwire.compressor import Encoded
+from thinwire.errors import RemoteProtocolError
 from thinwire.gradient.pieces import Piece
 from thinwire.wire.messages import Push, Update
 from thinwire.worker.link import Link, Pending
-from thinwire.worker.sides import BESIDE, Kind, Round, entries, read, slice_of, without_large
+from thinwire.worker.sides import (
+    BESIDE,
+    Kind,
+    Round,
+    entries,
+    is_large,
+    read,
+    slice_of,
+    without_large,
+)
 
 
 @dataclass(slots=True)
@@ -21,16 +32,40 @@ class Parcel:
     """One rank's message for some pieces, while it comes."""
 
     pieces: Sequence[Piece]
+    room: Mapping[str, Tensor] | None
     frame: Pending
     encoded: list[Encoded] = field(default_factory=list)
     beside: dict[int, Pending] = field(default_factory=dict)
 
 
-class Post:
-    """Sends and receives the pieces of units over a link."""
+class Side(Protocol):
+    """What both ends of a link know of the messages on it before they are made."""
 
-    def __init__(self, link: Link, pieces: Sequence[Piece]) -> None:
-        self.link = link
+    def most_nbytes(self, pieces: Sequence[Piece], step: int) -> int:
+        """The largest frame for these pieces."""
+
+    def foresees(self, piece: Piece, step: int) -> bool:
+        """Whether this piece certainly travels beside the frame."""
+
+
+class AlwaysDense:
+    """A side that compresses nothing."""
+
+    def most_nbytes(self, pieces: Sequence[Piece], step: int) -> int:
+        return frame_nbytes(4 * sum(piece.numel for piece in pieces), len(pieces))
+
+    def foresees(self, piece: Piece, step: int) -> bool:
+        return is_large(piece)
+
+
+class Post:
+    """Sends and receives the pieces of units over a link, which ``side`` makes.
+
+    What is foreseen is received from the beginning: gloo does not send what nobody waits for.
+    """
+
+    def __init__(self, link: Link, pieces: Sequence[Piece], side: Side) -> None:
+        self.link, self._side = link, side
         self._numbers = {piece: number for number, piece in enumerate(pieces)}
 
     def send(
@@ -41,7 +76,8 @@ class Post:
         encoded: Sequence[Encoded],
         round_: Round,
     ) -> list[Pending]:
-        inside, beside = without_large(encoded)
+        inside, large = without_large(encoded)
+        beside = [(one, self._side.foresees(pieces[i], round_.step)) for i, one in large.items()]
         numbered = entries([self._numbers[piece] for piece in pieces], inside)
         message: Push | Update
         if kind is Push:
@@ -51,34 +87,48 @@ class Post:
         most = frame_nbytes(sum(one.nbytes for one in inside), len(inside))
         return self.link.send(ranks, message, step=round_.step, most_nbytes=most, beside=beside)
 
-    def expect(self, rank: int, pieces: Sequence[Piece], most_nbytes: int) -> Parcel:
-        return Parcel(pieces, self.link.receive(rank, most_nbytes=most_nbytes))
-
-    def open(
+    def expect(
         self,
-        parcel: Parcel,
-        kind: type[Kind],
-        *,
+        rank: int,
+        pieces: Sequence[Piece],
         step: int,
-        what: str,
         room: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        """Wait for the frame, and begin to receive the rest: into ``room`` if it is given."""
+    ) -> Parcel:
+        """Begin to receive a parcel. Large dense pieces come into ``room`` if it is given."""
+        foreseen = [self._side.foresees(piece, step) for piece in pieces]
+        inside = [piece for piece, beside in zip(pieces, foreseen, strict=True) if not beside]
+        most = self._side.most_nbytes(inside, step) + frame_nbytes(0, len(pieces))
+        parcel = Parcel(pieces, room, self.link.receive(rank, most_nbytes=most))
+        for i, beside in enumerate(foreseen):
+            if beside:
+                self._receive_beside(parcel, i, foreseen=True)
+        return parcel
+
+    def _receive_beside(self, parcel: Parcel, i: int, *, foreseen: bool) -> None:
+        piece, rank = parcel.pieces[i], parcel.frame.rank
+        room = None if parcel.room is None else slice_of(parcel.room, piece).view(torch.uint8)
+        nbytes = 4 * piece.numel
+        parcel.beside[i] = self.link.receive_beside(rank, nbytes, room, foreseen=foreseen)
+
+    def open(self, parcel: Parcel, kind: type[Kind], *, step: int, what: str) -> None:
+        """Wait for the frame, and begin to receive what it announces."""
         frame = self.link.frame(parcel.frame, step=step, what=what)
         numbers = [self._numbers[piece] for piece in parcel.pieces]
         parcel.encoded = read(frame, kind, numbers=numbers, pieces=parcel.pieces)
-        for i, (piece, one) in enumerate(zip(parcel.pieces, parcel.encoded, strict=True)):
-            if one.wire_id == BESIDE:
-                place = None if room is None else slice_of(room, piece).view(torch.uint8)
-                parcel.beside[i] = self.link.receive_beside(
-                    parcel.frame.rank, 4 * piece.numel, place
+        for i, one in enumerate(parcel.encoded):
+            if one.wire_id == BESIDE and i not in parcel.beside:
+                self._receive_beside(parcel, i, foreseen=False)
+            elif one.wire_id != BESIDE and i in parcel.beside:
+                raise RemoteProtocolError(
+                    f"{what}: {parcel.pieces[i].name} is compressed, expected float32: do all "
+                    "ranks use the same recipe?"
                 )
 
     def contents(self, parcel: Parcel, *, what: str) -> list[Encoded]:
         """Wait for all of it. Payloads are views of buffers, until ``give_back``."""
         for i, pending in parcel.beside.items():
-            self.link.arrived(pending, what=what)
             numel = parcel.pieces[i].numel
+            self.link.arrived(pending, 4 * numel, what=what)
             payload = bytes_of(pending.buffer[: 4 * numel])
             parcel.encoded[i] = Encoded(Float32.wire_id, numel, payload)
         return parcel.encoded

@@ -34,7 +34,6 @@ class Sharded:
         self, recipe: Recipe, pieces: Sequence[Piece], links: tuple[Link, Link], *, seed: int
     ) -> None:
         """``links`` join the same ranks, one for pushes and one for updates."""
-        self._pushes, self._updates = (Post(link, pieces) for link in links)
         self._rank, self._size = links[0].rank, links[0].size
         self._keeps_state = recipe.keeps_state
         self._pieces = pieces
@@ -43,14 +42,16 @@ class Sharded:
         self.tally = Tally()
         self.worker = WorkerSide(recipe, rank=self._rank, workers=self._size, seed=seed)
         self.server = ServerSide(recipe, workers=self._size, seed=seed)
+        self._pushes = Post(links[0], pieces, self.worker)
+        self._updates = Post(links[1], pieces, self.server)
         self._prepare()
 
     def push(self, unit: Unit) -> Transit:
         transit, post = Transit(unit), self._pushes
         own = self._share(unit, self._rank)
         if own:
-            most = self.worker.most_nbytes(own, unit.round.step)
-            transit.pushes = {r: post.expect(r, own, most) for r in post.link.peers}
+            step = unit.round.step
+            transit.pushes = {r: post.expect(r, own, step) for r in post.link.peers}
         arena = self._arena(transit, self.worker.most_nbytes(unit.pieces, unit.round.step))
         for rank in post.link.peers:
             if share := self._share(unit, rank):
@@ -63,8 +64,8 @@ class Sharded:
         unit, post = transit.unit, self._updates
         for rank in post.link.peers:
             if share := self._share(unit, rank):
-                most = self.server.most_nbytes(share, unit.round.step)
-                transit.updates[rank] = post.expect(rank, share, most)
+                # Its owner answers when it has this rank's push, which may be a view of the room.
+                transit.updates[rank] = post.expect(rank, share, unit.round.step, unit.flat)
         if own := self._share(unit, self._rank):
             pushes = self._hear(transit)
             arena = self._arena(transit, self.server.most_nbytes(own, unit.round.step))
@@ -76,7 +77,7 @@ class Sharded:
     def receive(self, transit: Transit) -> bool:
         unit, post, finite = transit.unit, self._updates, True
         for parcel in transit.updates.values():
-            post.open(parcel, Update, step=unit.round.step, what=unit.what, room=unit.flat)
+            post.open(parcel, Update, step=unit.round.step, what=unit.what)
         for rank in range(self._size):
             if share := self._share(unit, rank):
                 update = transit.own

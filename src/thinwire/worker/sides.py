@@ -77,6 +77,9 @@ class WorkerSide:
     def most_nbytes(self, pieces: Sequence[Piece], step: int) -> int:
         return _most_nbytes(self.compressor, pieces, step)
 
+    def foresees(self, piece: Piece, step: int) -> bool:
+        return is_large(piece) and self.compressor.is_dense(piece, step=step)
+
 
 class ServerSide:
     """Compresses the mean of what all workers pushed.
@@ -119,6 +122,14 @@ class ServerSide:
     def most_nbytes(self, pieces: Sequence[Piece], step: int) -> int:
         return _most_nbytes(self.compressor, pieces, step)
 
+    def foresees(self, piece: Piece, step: int) -> bool:
+        return is_large(piece) and self.compressor.is_dense(piece, step=step)
+
+
+def is_large(piece: Piece) -> bool:
+    """Whether its gradient goes beside a frame if it is not compressed."""
+    return 4 * piece.numel >= LARGE_NBYTES
+
 
 def _most_nbytes(compressor: Compressor, pieces: Sequence[Piece], step: int) -> int:
     """The largest frame for these pieces: 64 bytes are more than its header, and than each row."""
@@ -144,16 +155,16 @@ def entries(numbers: Sequence[int], encoded: Sequence[Encoded]) -> tuple[Entry, 
     )
 
 
-def without_large(encoded: Sequence[Encoded]) -> tuple[list[Encoded], list[Tensor]]:
-    """What goes into a frame, and the bytes that go beside it: large dense payloads.
+def without_large(encoded: Sequence[Encoded]) -> tuple[list[Encoded], dict[int, Tensor]]:
+    """What goes into a frame, and the bytes that go beside it: large dense payloads, by place.
 
     They would be copied into the frame and out of it again, and plain DDP does not do that.
     """
-    inside, beside = list(encoded), []
+    inside, beside = list(encoded), {}
     for i, one in enumerate(encoded):
         if one.wire_id == Float32.wire_id and one.nbytes >= LARGE_NBYTES:
             inside[i] = Encoded(BESIDE, one.numel, b"")
-            beside.append(torch.frombuffer(one.payload, dtype=torch.uint8))
+            beside[i] = torch.frombuffer(one.payload, dtype=torch.uint8)
     return inside, beside
 
 
