@@ -52,9 +52,10 @@ class Rig:
 
 
 def event(listener: Listener) -> Received | PeerGone:
-    """What happens next; something must."""
+    """What happens next; something must. Whoever is heard of is no stranger any more."""
     found = listener.receive(deadline_seconds=DEADLINE_SECONDS)
     assert found is not None, "nothing happened"
+    listener.admit(found.peer)
     return found
 
 

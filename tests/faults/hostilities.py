@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -173,6 +174,22 @@ def flood(target: Target, count: int = 100_000) -> None:
                 stranger.sendall(batch)
                 sent += 1000
     time.sleep(_REST_SECONDS)
+
+
+def pour_on(target: Target, data: bytes, connections: int = 16) -> None:
+    """As fast as it goes, for ever, from many connections that come back whenever they are cut."""
+
+    def pour() -> None:
+        while True:
+            with suppress(OSError), zmtp.shake_hands(target.address) as stranger:
+                while True:
+                    stranger.sendall(data)
+
+    threads = [threading.Thread(target=pour, daemon=True) for _ in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def huge_sizes(target: Target) -> None:

@@ -1,14 +1,15 @@
 """A listener, or a worker, in a process that can be measured and frozen.
 
 A listener prints its address, and then a line for each peer that is gone. It does what frames say:
-``ping...`` is sent back, ``listen`` gets updates without end, ``nap`` makes the server busy for a
-while. Anything else is no frame: its sender is dropped, as a service does.
+``ping...`` is sent back, and admits if a number follows; ``listen`` admits, and gets updates
+without end; ``nap`` makes the server busy for a while. Anything else is no frame: its sender is dropped, as a service does.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,7 +113,7 @@ class ServerProcess(Process):
         """Until a peer is gone for this reason; forgets all that came so far."""
         with self.changed:
             found = self.changed.wait_for(
-                lambda: any(reason in line for line in self.gone), timeout=DEADLINE_SECONDS
+                lambda: any(re.search(reason, line) for line in self.gone), timeout=DEADLINE_SECONDS
             )
             assert found, f"no peer is gone because {reason!r}, but: {self.gone[-5:]}"
             self.gone.clear()
@@ -140,6 +141,8 @@ def _serve(listener: Listener) -> None:
 
 def _obey(listener: Listener, event: Received, listening: set[PeerId]) -> None:
     word = bytes(event.frame[:6])
+    if word.startswith(b"ping ") or word == b"listen":
+        listener.admit(event.peer)
     if word.startswith(b"ping"):
         listener.send(event.peer, bytes(event.frame))
     elif word == b"listen":

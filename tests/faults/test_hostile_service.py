@@ -19,6 +19,7 @@ import pytest
 
 import thinwire as tw
 from tests.faults import hostilities as h
+from tests.faults import zmtp
 from tests.faults.hostilities import RECIPE, Target, repeat
 from tests.server.processes import Process, ServerProcess, wait_until
 from tests.server.servers import loss_of, network, plain_sgd, virtual, weights
@@ -67,6 +68,12 @@ STRANGERS = {
     "wrong numbers": Hostility(h.wrong_numbers, "this is another run than yours"),
     "forged lines": Hostility(h.forged_lines, r"yours is \?WARNING worker 0 is lost\?"),
     "rank in use": Hostility(h.rank_in_use, "worker 1 has joined already", after="worker 1 joined"),
+}
+ENDLESS = {
+    "bad frames": b"".join(zmtp.part(bytes([n]) * 40) for n in range(200)) * 5,
+    "tiny frames": zmtp.part(b"") * 10_000,
+    "tiny parts": zmtp.part(b"", more=True) * 10_000,
+    "MiBs": zmtp.part(bytes(MIB)),
 }
 WITH_KEYS = {
     "unknown key": Hostility(h.unknown_key, "its key is not on the list"),
@@ -198,6 +205,13 @@ def undisturbed() -> list[list[bytes]]:
 @pytest.mark.parametrize("name", STRANGERS)
 def test_strangers(name: str, tmp_path: Path, undisturbed: list[list[bytes]]) -> None:
     assert disturbed(tmp_path / "server", STRANGERS[name]) == undisturbed
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_flood_without_end(name: str, tmp_path: Path, undisturbed: list[list[bytes]]) -> None:
+    """It took a GiB in some seconds while those who were cut could come back at once."""
+    flood = Hostility(partial(h.pour_on, data=ENDLESS[name]), "strangers? ")
+    assert disturbed(tmp_path / "server", flood) == undisturbed
 
 
 @pytest.mark.parametrize("name", WITH_KEYS)

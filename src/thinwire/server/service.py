@@ -188,6 +188,7 @@ class Service:
             self.memory.keep(raw)
             aggregate.enter(worker)
         self.members.join(peer)
+        self._listener.admit(peer.id)
         welcome = Welcome(self.version, self._rules.quorum, self._rules.staleness)
         self._say(peer, welcome, step=aggregate.steps(worker))
         self._catch_up(peer, after=join.version)

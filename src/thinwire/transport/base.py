@@ -84,6 +84,12 @@ class Listener(Protocol):
         Raises LocalProtocolError for a frame over the limit.
         """
 
+    def admit(self, peer: PeerId) -> None:
+        """Say that this peer is known. Until then it may say no more than a few words.
+
+        See ``TransportLimits.max_stranger_nbytes``. Of a peer that is gone it changes nothing.
+        """
+
     def drop(self, peer: PeerId, reason: str = "") -> None:
         """End this connection now, unsent frames included. Nothing more is heard of the peer.
 

@@ -28,6 +28,10 @@ class TransportLimits:
     ``max_peers``: connections that have spoken. ``max_strangers``: that have said nothing yet; the
     oldest makes place for a new one.
 
+    ``max_stranger_messages``, ``max_stranger_nbytes``: what a peer may send until the owner admits
+    it. A worker says two words, of which one describes a model in 4 MiB at most. So many bytes may
+    be unread of all such peers together, too; then those with the most are gone.
+
     ``max_messages_per_second``, ``max_nbytes_per_second``: of one peer; ``burst_seconds`` of it may
     come at once. A worker sends tens of frames a second, and 4 GiB/s is more than a network card
     brings: only who floods gets there.
@@ -49,6 +53,8 @@ class TransportLimits:
     max_unsent_nbytes: int = 256 * MIB
     max_peers: int = 256
     max_strangers: int = 256
+    max_stranger_messages: int = 32
+    max_stranger_nbytes: int = 4 * MIB + (1 << 16)
     max_messages_per_second: int = 10_000
     max_nbytes_per_second: int = 4096 * MIB
     burst_seconds: float = 1.0

@@ -66,7 +66,7 @@ def test_a_frame_in_pieces_is_one_frame_and_its_buffers_are_free_at_once(rig: Ri
 
 
 def test_peers_are_told_apart_and_each_keeps_its_order(rig: Rig) -> None:
-    connections = [rig.connect() for _ in range(4)]
+    connections = [rig.introduce()[0] for _ in range(4)]
 
     def send(name: int) -> Callable[[], None]:
         def work() -> None:

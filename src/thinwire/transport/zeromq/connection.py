@@ -18,6 +18,9 @@ from thinwire.transport.zeromq.flow import COUNTS_NBYTES, Flow
 from thinwire.transport.zeromq.port import Port, send_heartbeats
 
 _RETRY_SECONDS = 0.05
+# A kernel asks once more after a second, and then ever more rarely: it is better to begin anew with
+# a server whose door was shut (see door.py).
+_ATTEMPT_MILLISECONDS = 2500
 # How long a wait may overlook what another thread took from the descriptor.
 _LOOK_SECONDS = 0.01
 _FAILED = (
@@ -50,6 +53,7 @@ def connect(
         port = Port(zmq.DEALER, limits=limits, ipv6=is_ipv6(address))
         try:
             send_heartbeats(port.socket, limits)
+            port.socket.set(zmq.CONNECT_TIMEOUT, _ATTEMPT_MILLISECONDS)
             if curve is not None:
                 secure_worker(port.socket, curve)
             port.socket.connect(address)

@@ -41,6 +41,7 @@ class Link:
         self.peer: PeerId | None = None
         self.routing_id = b""  # libzmq's name for it, known from its first message on
         self.flow = _flow(limits)
+        self.admitted = False  # the owner knows it
         self.dropped = False  # nothing more is heard of it
         self.turns_left = 0  # once disconnected: how many reads until its last message was read
         self.quiet_seconds = 0.0
@@ -49,6 +50,8 @@ class Link:
         self._taken_nbytes = 0  # of it, by libzmq
         self._heard = True
         self._read_nbytes = 0  # by us, with what is around frames
+        self._said_nbytes = 0  # by us, without
+        self._said_messages = 0
         self._queued_nbytes = 0
         self._acked_nbytes = 0  # as of the last look, frames only
         self._other_nbytes = 0  # acknowledged as well, but not of frames
@@ -63,6 +66,8 @@ class Link:
         """A complete message was read."""
         self._heard = True
         self._read_nbytes += nbytes + _WRAP_NBYTES
+        self._said_nbytes += nbytes
+        self._said_messages += 1
 
     def look(self, seconds: float) -> None:
         """Note what has come. ``seconds`` since the last look, as far as this process was awake."""
@@ -83,6 +88,22 @@ class Link:
         elif not dry and self.peer is not None:
             most += self._limits.max_unread_nbytes
         return self._taken_nbytes - self._read_nbytes > most
+
+    def why_not_a_stranger(self) -> str | None:
+        """Why it has said more than somebody may whom the owner does not know, or None."""
+        most, most_messages = self._limits.max_stranger_nbytes, self._limits.max_stranger_messages
+        if self.admitted:
+            return None
+        if self._said_messages > most_messages:
+            return f"it sent more than {most_messages} messages as a stranger"
+        if self._received_nbytes > most:
+            return f"it sent more than {most} bytes as a stranger"
+        return None
+
+    @property
+    def unread_nbytes(self) -> int:
+        """What libzmq holds of it, as of the last look, at most."""
+        return max(0, self._taken_nbytes - self._said_nbytes)
 
     def why_not_send(self, nbytes: int) -> str | None:
         """Why the peer is too far behind to get so many bytes more, or None.

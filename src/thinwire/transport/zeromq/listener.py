@@ -13,6 +13,7 @@ from thinwire.transport.deadline import Deadline
 from thinwire.transport.keys import ServerCurve
 from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
 from thinwire.transport.zeromq.auth import secure_server
+from thinwire.transport.zeromq.door import Door
 from thinwire.transport.zeromq.flow import COUNTS_NBYTES
 from thinwire.transport.zeromq.inbox import Inbox
 from thinwire.transport.zeromq.links import Link, own_socket
@@ -27,6 +28,8 @@ _DRAIN_SECONDS = 0.05
 _READS_PER_LOOK = 64  # messages, between two looks at who came and left
 _SKIP_AT_ONCE = 200  # messages of those who were dropped
 _HOLD_SECONDS = 0.02  # before somebody else may have the lock
+_SOON_SECONDS = 0.001  # until the next look, if there is more to read
+_STRANGERS_SECONDS = 0.01  # if somebody is there who may be up to anything
 _NOT_UNDERSTOOD = {
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "it left, or took too long, while shaking hands",
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "what it said was not ZMTP, or was changed on the way",
@@ -77,6 +80,8 @@ class ZeromqListener:
         self._reads = 0  # since there was nothing to read
         self._drained = time.monotonic()
         self._awaited = False  # somebody is about to take what comes
+        self._door = Door(None)
+        self._note_connections(self._drained)
         self._watch = Watch(self._look)
 
     @property
@@ -137,6 +142,8 @@ class ZeromqListener:
             if event is zmq.Event.ACCEPTED:
                 own = own_socket(value, local_port=self._local_port)
                 self._roster.accepted(Link(value, own, self._limits, now=now))
+            elif event is zmq.Event.LISTENING:
+                self._door = Door(own_socket(value, local_port=self._local_port))
             elif event is zmq.Event.DISCONNECTED:
                 self._roster.disconnected(value)
             elif event in _NOT_UNDERSTOOD:
@@ -145,17 +152,16 @@ class ZeromqListener:
     def _read(self, now: float) -> Received | None:
         """One message, or None if it was not to be received. Raises zmq.Again if there is none."""
         for _ in range(_SKIP_AT_ONCE):
-            route, part, last, parts = self._read_parts()
-            routing_id = route.bytes
+            routing_id, part, last, parts = self._read_parts()
             if routing_id not in self._roster.silenced:
                 break
         else:
             return None
-        link = self._link_of(routing_id, route, now)
+        link = self._link_of(routing_id, part, now)
         if link is None or link.peer is None or link.dropped:
             return None
         link.hears(len(part.buffer))
-        why = link.allowance.take(len(part.buffer), now=now)
+        why = link.allowance.take(len(part.buffer), now=now) or link.why_not_a_stranger()
         if why is None and parts == 2 and not part.buffer and len(last.buffer) == COUNTS_NBYTES:
             if link.flow.hear(last.bytes):
                 return None
@@ -166,10 +172,10 @@ class ZeromqListener:
             return None
         return Received(link.peer, part.buffer)
 
-    def _read_parts(self) -> tuple[zmq.Frame, zmq.Frame, zmq.Frame, int]:
+    def _read_parts(self) -> tuple[bytes, zmq.Frame, zmq.Frame, int]:
         """Who sent a message, its first and its last part, and how many there are."""
         receive = self._port.socket.recv
-        route = receive(zmq.NOBLOCK, copy=False)
+        route = receive(zmq.NOBLOCK)
         first = last = receive(copy=False)  # all parts of a message are there, or none
         parts = 1
         while last.more:
@@ -183,9 +189,9 @@ class ZeromqListener:
             return f"it sent a message of {parts} parts, expected 1"
         return f"it sent {nbytes} bytes, the limit is {most}" if nbytes > most else None
 
-    def _link_of(self, routing_id: bytes, route: zmq.Frame, now: float) -> Link | None:
+    def _link_of(self, routing_id: bytes, part: zmq.Frame, now: float) -> Link | None:
         try:
-            fd = int(route.get(zmq.SRCFD))
+            fd = int(part.get(zmq.SRCFD))
         except zmq.ZMQError:
             return None  # it speaks ZMTP 2 or older, as random bytes seem to: nobody of ours does
         link = self._roster.of_route(routing_id, fd)
@@ -194,20 +200,24 @@ class ZeromqListener:
         self._note_connections(now)  # it was accepted before it could send
         return self._roster.bind(routing_id, fd, now=now)
 
-    def _look(self, seconds: float) -> bool:
-        """Look after the connections; returns whether there is more to do at once."""
+    def _look(self, seconds: float) -> float | None:
+        """Look after the connections; returns when to look again, or None for any time."""
         with self._port.lock:
             if self._port.closed:
-                return False
+                return None
             now = time.monotonic()
             self._note_connections(now)
-            drained = self._awaited or self._drain(now)
             self._roster.look(seconds)
             self._roster.check(now, dry=not self._port.readable())
+            # Strangers who come back would bring more, faster than it can be thrown away.
+            self._door.shut(self._roster.has_waste())
+            drained = self._awaited or self._drain(now)
             if self._inbox or self._roster.gone:
                 self._port.wake()
             self._port.wake_if_readable()
-            return not drained
+            if not drained:
+                return _SOON_SECONDS
+            return _STRANGERS_SECONDS if self._roster.has_strangers() else None
 
     def _drain(self, now: float) -> bool:
         """From libzmq, which has no limit, to the inbox, which has. Returns whether that is all."""
@@ -278,6 +288,10 @@ class ZeromqListener:
         link.queued(sum(map(len, parts)))
         return None
 
+    def admit(self, peer: PeerId) -> None:
+        with self._port.lock:
+            self._roster.admit(peer)
+
     def drop(self, peer: PeerId, reason: str = "") -> None:
         with self._port.lock:
             self._check_open()
@@ -289,6 +303,7 @@ class ZeromqListener:
 
     def close(self) -> None:
         self._watch.stop()
+        self._door.close()
         self._port.close()
         self._roster.close()
 

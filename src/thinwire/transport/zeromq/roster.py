@@ -107,6 +107,12 @@ class Roster:
             self._silence(link)
             link.reset()
 
+    def admit(self, peer: PeerId) -> None:
+        """It may send as much as any peer."""
+        link = self._by_peer.get(peer)
+        if link is not None:
+            link.admitted = True
+
     def drop(self, link: Link, reason: str, *, now: float) -> None:
         """End a connection because the owner wants that."""
         if reason:
@@ -153,6 +159,32 @@ class Roster:
                 self.expel(
                     link, "it sends a message without end, or faster than it is read", now=now
                 )
+        self._check_strangers(now)
+
+    def _check_strangers(self, now: float) -> None:
+        """What those have sent whom the owner has not admitted, each and all together."""
+        most = self._limits.max_stranger_nbytes
+        links = [link for link in self._by_fd.values() if not (link.admitted or link.dropped)]
+        links.sort(key=lambda link: link.unread_nbytes)
+        unread = sum(link.unread_nbytes for link in links)
+        # Far below the bound at once: meanwhile the others send on.
+        enough = most if unread <= most else most // 8
+        while unread > enough:
+            unread -= links[-1].unread_nbytes
+            text = f"strangers have sent more than {most} bytes, and this is one with the most"
+            self.expel(links.pop(), text, now=now)
+        for link in links:
+            why = link.why_not_a_stranger()
+            if why is not None:
+                self.expel(link, why, now=now)
+
+    def has_strangers(self) -> bool:
+        return not all(link.admitted for link in self._by_fd.values())
+
+    def has_waste(self) -> bool:
+        """Whether there may be messages to throw away, of peers that have ended or must."""
+        ended = any(link.dropped or not link.admitted for link in self._ending)
+        return ended or any(link.dropped for link in self._by_fd.values())
 
     def close(self) -> None:
         for link in [*self._by_fd.values(), *self._ending]:

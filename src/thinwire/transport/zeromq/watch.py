@@ -10,15 +10,15 @@ _SECONDS = 0.05
 
 
 class Watch:
-    """Calls ``look`` until stopped, at once if it returned True, otherwise after a moment.
+    """Calls ``look`` until stopped, after the seconds that it returned; None is a moment.
 
-    At once is a little later, or nobody else would get the lock that both want.
+    Not after none at all, or nobody else would get the lock that both want.
 
     It is given the seconds since the last call, and of a long pause only a moment: a process that
     was stopped, or starved, did not look, so nobody was silent before it.
     """
 
-    def __init__(self, look: Callable[[float], bool]) -> None:
+    def __init__(self, look: Callable[[float], float | None]) -> None:
         self._look = look
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="thinwire watch", daemon=True)
@@ -34,4 +34,5 @@ class Watch:
         while not self._stopped.is_set():
             now = time.monotonic()
             seconds, last = min(now - last, 4 * _SECONDS), now
-            self._stopped.wait(_SECONDS / 50 if self._look(seconds) else _SECONDS)
+            wait = self._look(seconds)
+            self._stopped.wait(_SECONDS if wait is None else wait)

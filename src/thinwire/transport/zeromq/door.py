@@ -1,0 +1,57 @@
+"""Lets nobody else in for a while, though ZeroMQ accepts whoever has connected."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+from contextlib import suppress
+
+_ATTACH_FILTER, _DETACH_FILTER = 26, 27  # of Linux's asm-generic/socket.h; Python has no names
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_uint16),
+        ("if_true", ctypes.c_uint8),
+        ("if_false", ctypes.c_uint8),
+        ("value", ctypes.c_uint32),
+    )
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.POINTER(_Instruction)))
+
+
+class Door:
+    """Of the port that ``own`` listens on. Connections that are made already do not notice.
+
+    Shut, the kernel does not hear who wants to connect. Their own kernels ask again, after a
+    second, then two, so that an honest worker is late and not refused. Where the kernel knows no
+    filters the door stays open.
+    """
+
+    def __init__(self, own: socket.socket | None) -> None:
+        self._socket = own
+        self._is_shut = False
+
+    def shut(self, wanted: bool) -> None:
+        """Shut it, or open it."""
+        if self._socket is not None and wanted != self._is_shut:
+            self._is_shut = wanted
+            with suppress(OSError):
+                if wanted:
+                    _attach_nothing(self._socket)
+                else:
+                    self._socket.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _attach_nothing(own: socket.socket) -> None:
+    """A filter of one instruction: of each packet, keep 0 bytes."""
+    instruction = _Instruction(code=0x06, value=0)  # BPF_RET | BPF_K
+    program = _Program(1, ctypes.pointer(instruction))
+    own.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, bytes(program))
