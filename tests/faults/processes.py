@@ -2,7 +2,8 @@
 
 A listener prints its address, and then a line for each peer that is gone. It does what frames say:
 ``ping...`` is sent back, and admits if a number follows; ``listen`` admits, and gets updates
-without end; ``nap`` makes the server busy for a while. Anything else is no frame: its sender is dropped, as a service does.
+without end; ``nap`` makes the server busy for a while. Anything else is no frame: its sender is
+dropped, as a service does.
 """
 
 from __future__ import annotations

@@ -107,5 +107,35 @@ def test_two_backward_passes_without_no_sync() -> None:
                 backward(net)
 
 
+def test_a_backward_pass_that_failed() -> None:
+    """What it gave may be sent: with a step for that, training goes on."""
+    with RunningServer(RECIPE, Rules.synchronous(1)) as server:
+        net = network()
+        with tw.Client([server.address], RECIPE, rank=0, workers=1) as client:
+            client.attach(net, plain_sgd(net))
+            fail_half_way(net)
+            client.step()
+            net.zero_grad()
+            backward(net)
+            client.step()
+            assert client.version == client.steps == 2
+            fail_half_way(net)
+            with pytest.raises(tw.ConfigError, match="after one that fails call"):
+                backward(net)
+
+
+def fail_half_way(net: nn.Module) -> None:
+    """The last layers have gradients, the first have none."""
+
+    def fail(grad: torch.Tensor) -> None:
+        raise RuntimeError("half way")
+
+    first, *rest = net.children()
+    middle = first(torch.ones(1, 20))
+    middle.register_hook(fail)
+    with pytest.raises(RuntimeError, match="half way"):
+        nn.Sequential(*rest)(middle).sum().backward()
+
+
 def backward(net: nn.Module) -> None:
     net(torch.ones(1, 20)).sum().backward()

@@ -292,7 +292,8 @@ class Client:
             if name in self._given:
                 raise ConfigError(
                     f"{name} has a second gradient before client.step(): put all backward passes "
-                    "of a step but the last into client.no_sync()"
+                    "of a step but the last into client.no_sync(), and after one that fails call "
+                    "client.step() before the next, because what it gave may be sent already"
                 )
             self._give(name, parameter)
             if sum(self._parameters[n].numel() for n in self._ready) >= PUSH_NUMEL:
