@@ -210,7 +210,7 @@ def test_strangers(name: str, tmp_path: Path, undisturbed: list[list[bytes]]) ->
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_flood_without_end(name: str, tmp_path: Path, undisturbed: list[list[bytes]]) -> None:
     """It took a GiB in some seconds while those who were cut could come back at once."""
-    flood = Hostility(partial(h.pour_on, data=ENDLESS[name]), "strangers? ")
+    flood = Hostility(partial(h.pour_on, data=ENDLESS[name]), "strangers?")
     assert disturbed(tmp_path / "server", flood) == undisturbed
 
 
