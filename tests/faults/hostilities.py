@@ -275,7 +275,7 @@ def absurd_models(target: Target) -> None:
 
 
 def oversized_description(target: Target) -> None:
-    """The largest frame there can be: it took a server 43 s to read."""
+    """The largest frame there can be: it took a server 43 s to read. Now it is cut before."""
     fields = b"".join(
         (bytes(4), (1).to_bytes(4, "little"), bytes(8), bytes(4), (60_000).to_bytes(4, "little"))
     )
@@ -283,7 +283,8 @@ def oversized_description(target: Target) -> None:
     frame = frames.Frame(Describe.kind, 0, 0, target.rank, 0, body)
     with voice(target) as one:
         one.send(b"".join(frames.pack(frame)))
-        assert "bytes to describe a model" in one.ending()
+        one.ending()
+        raise AssertionError("such a frame was answered")
 
 
 def wrong_numbers(target: Target) -> None:

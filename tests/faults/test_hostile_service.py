@@ -64,7 +64,7 @@ STRANGERS = {
     "join undescribed": Hostility(h.join_undescribed, "say what you train before you join"),
     "push unjoined": Hostility(h.push_unjoined, "frame of kind 3 before a Join"),
     "absurd models": Hostility(h.absurd_models, "4294967295 servers, the limit"),
-    "huge description": Hostility(h.oversized_description, "bytes to describe a model"),
+    "huge description": Hostility(h.oversized_description, "strangers?"),
     "wrong numbers": Hostility(h.wrong_numbers, "this is another run than yours"),
     "forged lines": Hostility(h.forged_lines, r"yours is \?WARNING worker 0 is lost\?"),
     "rank in use": Hostility(h.rank_in_use, "worker 1 has joined already", after="worker 1 joined"),
