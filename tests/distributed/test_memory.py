@@ -1,0 +1,66 @@
+"""What compression keeps in memory for each parameter, as docs/performance.md says it."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import thinwire as tw
+from tests.distributed import launch
+from tests.distributed.training import backward
+from tests.slow import slow
+from thinwire.recipe import Recipe
+
+SIDE, LAYERS = 1024, 16
+NUMEL = LAYERS * SIDE * (SIDE + 1)
+SLACK_NBYTES = 30_000_000
+"""Threads, code that is loaded at the first step, and what malloc keeps for itself."""
+
+RECIPES: dict[str, tuple[Recipe, float]] = {
+    "dense": (tw.dense(), 2),
+    "1 bit": (tw.doublesqueeze(tw.OneBit()), 12),
+    "dgc": (tw.dgc(0.001), 16),
+    "top-k": (tw.doublesqueeze(tw.TopK(0.001)), 12),
+    "dither": (tw.clan(tw.Dither(4)), 2),
+}
+"""With the bytes per parameter that two ranks keep, beside weights and DDP's gradients."""
+
+
+def resident_nbytes() -> int:
+    """What this process alone has in memory."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def growth(recipe: Recipe) -> float:
+    """Of one rank, from plain DDP that has trained to our own."""
+    torch.set_num_threads(1)
+    net = nn.Sequential(*(nn.Linear(SIDE, SIDE) for _ in range(LAYERS)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    data = torch.randn(2, SIDE)
+    model = DistributedDataParallel(net)
+    backward(model(data).sum())
+    del model
+    model = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    with model.no_sync():
+        backward(model(data).sum())
+    gc.collect()
+    before = resident_nbytes()
+    with tw.compress_ddp(model, recipe, optimizer=optimizer):
+        for _ in range(4):
+            backward(model(data).sum())
+        gc.collect()
+        return resident_nbytes() - before
+
+
+@pytest.mark.parametrize("name", ["dense", "1 bit", "dgc", slow("top-k"), slow("dither")])
+def test_a_recipe_keeps_no_more_than_is_said(name: str) -> None:
+    recipe, stated = RECIPES[name]
+    for found in launch.run(growth, recipe, ranks=2, keep=False):
+        print(f"{name}: {found / NUMEL:.2f} bytes per parameter, {stated:g} are stated")
+        assert found <= stated * NUMEL + SLACK_NBYTES
