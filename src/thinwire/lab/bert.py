@@ -40,7 +40,8 @@ class BERTSettings:
 
 
 class BERT(nn.Module):
-    """Logits of the word at every position. Words go in and come out by the same matrix."""
+    """Logits of the word at every position, or only where it is ``asked`` for: most of the work is
+    in them. Words go in and come out by the same matrix."""
 
     def __init__(self, settings: BERTSettings) -> None:
         super().__init__()
@@ -56,10 +57,11 @@ class BERT(nn.Module):
             if parameter.ndim > 1:
                 nn.init.normal_(parameter, std=0.02)
 
-    def forward(self, words: Tensor) -> Tensor:
+    def forward(self, words: Tensor, asked: Tensor | None = None) -> Tensor:
         x = self.norm(self.words(words) + self.positions(torch.arange(words.shape[-1])))
         for block in self.blocks:
             x = block(x)
+        x = x if asked is None else x[asked]
         x = self.transform_norm(functional.gelu(self.transform(x)))
         return functional.linear(x, self.words.weight[: self._words], self.bias)
 

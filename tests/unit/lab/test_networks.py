@@ -88,6 +88,12 @@ def test_bert_sees_both_sides_and_cannot_answer_with_the_mask() -> None:
     assert not torch.equal(net(words)[0, 0], net(changed)[0, 0])
 
 
+def test_bert_answers_only_where_it_is_asked() -> None:
+    net, words = SMALL_BERT.make(), torch.arange(24).view(2, 12)
+    asked = words % 5 == 0
+    assert torch.allclose(net(words, asked), net(words)[asked], atol=1e-6)
+
+
 def test_bert_of_the_paper_is_bert_base_without_its_larger_vocabulary() -> None:
     with torch.device("meta"):
         net = BERTSettings(context=512, layers=12, heads=12, width=768).make()

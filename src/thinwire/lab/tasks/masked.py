@@ -75,7 +75,7 @@ class MaskedWork:
 
     def _loss(self, net: nn.Module, rows: Tensor, generator: torch.Generator) -> Tensor:
         shown, asked = hide(rows, len(self._words.vocabulary), generator)
-        return functional.cross_entropy(net(shown)[asked], rows[asked])
+        return functional.cross_entropy(net(shown, asked), rows[asked])
 
 
 def hide(rows: Tensor, words: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
