@@ -18,7 +18,9 @@ from thinwire.lab.tasks.schedule import Cosine, Divide
 DEPTHS = (20, 32, 56, 110)
 
 _SMOKE = CifarFeed(rows=8, training_rows=512, test_rows=200)
-_SMALL = CifarFeed(rows=32, training_rows=10_000, test_rows=2_000)
+# A quarter of the paper's batch: what is held back comes late, and four times as many steps in the
+# same time are what lets 0.1 % arrive at all in a short run.
+_SMALL = CifarFeed(rows=8, training_rows=20_000, test_rows=5_000)
 _HE = SGDSettings(momentum=0.9, weight_decay=1e-4)
 _HE_FALLS = Divide(at=(82 / 164, 123 / 164))
 
@@ -32,13 +34,13 @@ def _resnet(depth: int) -> tuple[Task, ...]:
     # He et al. began ResNet-110 with a tenth of the rate for 400 steps: an epoch of 128 has 390.
     rise = 1.0 if depth == 110 else 0.0
     paper = Training(164, 0.1, _HE, _HE_FALLS, rise_epochs=rise, sparse_epochs=4)
-    small = Training(30, 0.1, _HE, _HE_FALLS, rise_epochs=1, sparse_epochs=4)
+    small = Training(4, 0.025, _HE, Cosine(), rise_epochs=0.25, sparse_epochs=0.5)
     smoke = Training(1, 0.1, _HE, _HE_FALLS, sparse_epochs=0.25)
     name, model = f"resnet{depth}", ResNetSettings(depth)
     tiny = ResNetSettings(8)
     return (
         Task(name, "smoke", "ResNet-8 and 512 pictures: to see it run", tiny, _SMOKE, smoke),
-        Task(name, "small", "a fifth of the pictures, 30 epochs", model, _SMALL, small),
+        Task(name, "small", "20,000 pictures, batch 8, 4 epochs", model, _SMALL, small),
         Task(name, "paper", "as He et al. and DGC", model, CifarFeed(rows=32), paper),
     )
 
@@ -46,12 +48,12 @@ def _resnet(depth: int) -> tuple[Task, ...]:
 def _resnet18() -> tuple[Task, ...]:
     plain = SGDSettings()
     paper = Training(320, 0.1, plain, Divide(at=(0.5,)))
-    small = Training(20, 0.1, plain, Divide(at=(0.5,)), rise_epochs=1)
+    small = Training(4, 0.1, plain, Cosine(), rise_epochs=0.25)
     smoke = Training(1, 0.05, plain, Divide(at=(0.5,)))
     thin, thinnest = ResNet18Settings(width=16), ResNet18Settings(width=4)
     return (
         Task("resnet18", "smoke", "4 channels and 512 pictures", thinnest, _SMOKE, smoke),
-        Task("resnet18", "small", "a quarter of the width, 10,000 pictures", thin, _SMALL, small),
+        Task("resnet18", "small", "16 channels, 20,000 pictures, batch 8", thin, _SMALL, small),
         Task(
             "resnet18",
             "paper",
@@ -65,7 +67,7 @@ def _resnet18() -> tuple[Task, ...]:
 
 def _alexnet() -> tuple[Task, ...]:
     sgd = SGDSettings(momentum=0.9, weight_decay=5e-4)
-    small = Training(20, 0.01, sgd, Cosine(), rise_epochs=1, sparse_epochs=3)
+    small = Training(4, 0.01, sgd, Cosine(), rise_epochs=0.25, sparse_epochs=0.5)
     smoke = Training(1, 0.01, sgd, Cosine())
     tiny = AlexNetSettings(hidden=32)
     return (

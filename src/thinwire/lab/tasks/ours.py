@@ -6,7 +6,7 @@ from thinwire.lab.cnn import CNNSettings
 from thinwire.lab.gpt import GPTSettings
 from thinwire.lab.tasks.base import Task, Training
 from thinwire.lab.tasks.characters import CharacterFeed
-from thinwire.lab.tasks.optimizers import SGDSettings
+from thinwire.lab.tasks.optimizers import LANSSettings, SGDSettings
 from thinwire.lab.tasks.pictures import FashionFeed
 from thinwire.lab.tasks.schedule import Constant, Line
 from thinwire.lab.text import VOCABULARY
@@ -34,6 +34,14 @@ def _gpt() -> tuple[Task, ...]:
     small = Training(8, 0.3, _SGD, Constant(), rise_epochs=0.1, sparse_epochs=1)
     return (
         Task("gpt", "smoke", "one layer", tiny, little, Training(2, 0.3, _SGD, Constant())),
+        Task(
+            "gpt-lans",
+            "smoke",
+            "one layer, LANS",
+            tiny,
+            little,
+            Training(2, 0.01, LANSSettings(), Line()),
+        ),
         Task(
             "gpt",
             "small",

@@ -44,10 +44,11 @@ def _smoke(name: str, schedule: Schedule) -> Task:
 def _lstm_small() -> tuple[Task, ...]:
     model, feed = LSTMSettings(width=200), StreamFeed(rows=5, window=20)
     paper = _lstm(13, 20.0, 0.25, Decay(after=4, by=2.0))
-    small = _lstm(4, 20.0, 0.25, Decay(after=2, by=2.0))
+    half = LSTMSettings(width=100, tied=True)
+    small = _lstm(2, 20.0, 0.25, Line())
     return (
         _smoke("lstm-small", Decay(after=4, by=2.0)),
-        Task("lstm-small", "small", "as Zaremba et al., 4 epochs of 13", model, feed, small),
+        Task("lstm-small", "small", "half as wide, tied; 2 epochs of 13", half, feed, small),
         Task("lstm-small", "paper", "as Zaremba et al., small", model, feed, paper),
     )
 
@@ -85,10 +86,10 @@ def _bert() -> tuple[Task, ...]:
         Task(
             "bert",
             "small",
-            "two layers of 128, 10 epochs",
+            "two layers of 128, 2 epochs",
             BERTSettings(),
-            MaskedFeed(rows=16, context=64),
-            Training(10, 0.01, lans, Line(), rise_epochs=1),
+            MaskedFeed(rows=8, context=64),
+            Training(2, 0.02, lans, Line(), rise_epochs=0.2),
         ),
         Task(
             "bert",
