@@ -69,12 +69,20 @@ _KINDS: dict[str, type[Event]] = {one.kind: one for one in (Progress, Epoch, Eva
 
 def write_event(event: Event) -> str:
     """One line, without its end."""
-    return json.dumps({"kind": event.kind, **asdict(event)}, allow_nan=False)
+    return json.dumps(as_values(event), allow_nan=False)
 
 
 def read_event(line: str) -> Event:
     try:
-        values: dict[str, Any] = json.loads(line)
-        return _KINDS[values.pop("kind")](**values)
+        return read_values(json.loads(line))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ThinwireError(f"not a line of a run's log: {line.strip()[:80]!r}") from error
+
+
+def read_values(values: dict[str, Any]) -> Event:
+    """From what ``as_values`` made."""
+    return _KINDS[values["kind"]](**{name: x for name, x in values.items() if name != "kind"})
+
+
+def as_values(event: Event) -> dict[str, Any]:
+    return {"kind": event.kind, **asdict(event)}

@@ -15,7 +15,7 @@ from thinwire.lab.tasks.base import Score
 from thinwire.lab.train.checkpoint import Keeper
 from thinwire.lab.train.engine import Engine
 from thinwire.lab.train.events import Evaluation, Event, Outcome
-from thinwire.lab.train.plan import Plan
+from thinwire.lab.train.plan import Plan, dense_nbytes
 from thinwire.lab.train.tally import Tally
 
 Say = Callable[[Event], None]
@@ -39,8 +39,7 @@ class Loop:
     ) -> None:
         self._plan, self._engine, self._keeper, self._say = plan, engine, keeper, say
         self._leads = leads
-        trained = (p for p in engine.net.parameters() if p.requires_grad)
-        self._tally = Tally(dense_nbytes=4 * sum(p.numel() for p in trained))
+        self._tally = Tally(dense_nbytes=dense_nbytes(engine.net))
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on with the counts of a checkpoint."""

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
@@ -49,6 +50,13 @@ class Plan:
             _clip_mean(net, optimizer, norm)
         return net, optimizer
 
+    @property
+    def dense_nbytes(self) -> int:
+        """Of all gradients of a step, in 32 bits."""
+        with torch.device("meta"):
+            net = self.task.model.make()
+        return dense_nbytes(net)
+
     def rate(self, step: int, losses: tuple[float, ...]) -> float:
         return self.task.training.rate(step, self.work.epoch_steps, losses)
 
@@ -66,6 +74,10 @@ class Plan:
             "feed": repr(self.task.feed),
             "training": repr(self.task.training),
         }
+
+
+def dense_nbytes(net: nn.Module) -> int:
+    return 4 * sum(p.numel() for p in net.parameters() if p.requires_grad)
 
 
 def prepare(settings: RunSettings) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import stages_of
@@ -16,29 +17,46 @@ def complete_recipe(text: str, training: Training, epoch_steps: int) -> str:
     """The recipe's full spelling, which ``read_recipe`` can read.
 
     "dgc" and "dgc(0.01)" get the momentum of the task's optimizer, its clipping, done by each
-    worker on its own gradient as in the paper, and its warm-up, unless they say something else.
+    worker on its own gradient as in the paper, and its warm-up, unless they say something else. A
+    "warmup(TopK(0.001))" anywhere in a recipe gets the task's steps in the same way.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise ConfigError(f"recipe {text!r}: {error.msg}; examples: {EXAMPLES}") from error
     call = ast.Call(tree, [], []) if isinstance(tree, ast.Name) else tree
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "dgc":
-        given = {word.arg for word in call.keywords}
-        for name, value in _of_dgc(training, epoch_steps).items():
-            if name not in given:
-                call.keywords.append(ast.keyword(name, ast.Constant(value)))
+    left_open = {
+        "dgc": _of_dgc(training, epoch_steps),
+        "warmup": {"steps": _warmup_steps(training, epoch_steps)},
+    }
+    for part in ast.walk(call):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+            _fill(part, left_open.get(part.func.id, {}))
     spelled = ast.unparse(call)
     read_recipe(spelled)
     return spelled
 
 
-def _of_dgc(training: Training, epoch_steps: int) -> dict[str, float | int | None]:
+Values = Mapping[str, float | int | None]
+
+
+def _fill(call: ast.Call, values: Values) -> None:
+    given = {word.arg for word in call.keywords}
+    for name, value in values.items():
+        if name not in given:
+            call.keywords.append(ast.keyword(name, ast.Constant(value)))
+
+
+def _of_dgc(training: Training, epoch_steps: int) -> Values:
     return {
         "momentum": training.optimizer.momentum,
         "clip_norm": training.clip_norm,
-        "warmup_steps": round(training.sparse_epochs * epoch_steps),
+        "warmup_steps": _warmup_steps(training, epoch_steps),
     }
+
+
+def _warmup_steps(training: Training, epoch_steps: int) -> int:
+    return round(training.sparse_epochs * epoch_steps)
 
 
 def clips(recipe: Recipe) -> bool:

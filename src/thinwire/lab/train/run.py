@@ -41,18 +41,22 @@ class Run(AbstractContextManager["Run"]):
         """After which step it goes on; 0 if it begins."""
         self._log = RunLog(plan.out, plan.record(), step=self.start)
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All that were kept so far."""
+        return tuple(self._log.events)
+
     def train(self, show: Say, interrupts: Interrupts) -> Result:
         """Train, and tell everything to ``show``. What is finished already is only reported."""
-        events = self._log.events
-        if any(isinstance(event, Outcome) for event in events):
-            return Result(True, tuple(events))
+        if any(isinstance(event, Outcome) for event in self.events):
+            return Result(True, self.events)
 
         def say(event: Event) -> None:
             self._log.write(event)
             show(event)
 
         finished = self._backend(self._plan, say, interrupts)
-        return Result(finished, tuple(events))
+        return Result(finished, self.events)
 
     def __exit__(
         self,

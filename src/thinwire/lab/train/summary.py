@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome
+from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome, as_values
 from thinwire.lab.train.plan import Plan
 from thinwire.lab.train.run import Result
 
@@ -26,5 +26,5 @@ def summary(plan: Plan, result: Result) -> dict[str, Any]:
         "finished": result.finished,
         "settings": plan.record(),
         **{name: None if event is None else asdict(event) for name, event in found.items()},
-        "events": [{"kind": event.kind, **asdict(event)} for event in result.events],
+        "events": [as_values(event) for event in result.events],
     }
