@@ -31,6 +31,9 @@ _COMMANDS = {
         "thinwire.cli.demo", "demo", "See it work: a small GPT, trained on this machine."
     ),
     "train": _Entry("thinwire.cli.train", "train", "Train a task on real data, and resume it."),
+    "reproduce": _Entry(
+        "thinwire.cli.reproduce", "reproduce", "Run the papers' comparisons, beside their figures."
+    ),
     "serve": _Entry("thinwire.cli.serve", "serve", "Run a parameter server."),
     "keys": _Entry("thinwire.cli.keys", "keys", "Make keys for servers and workers."),
     "inspect": _Entry(

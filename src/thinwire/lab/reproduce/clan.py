@@ -1,0 +1,58 @@
+"""CLAN (Zhong et al. 2021): a masked language model with LANS, and with LANS over compression."""
+
+from __future__ import annotations
+
+from thinwire.lab.reproduce.plan import Experiment, Reproduction, Variant
+
+_SOURCE = (
+    "Zhong et al. 2021, abstract: BERT-base, no loss of accuracy, 333x against mixed precision"
+)
+_VARIANTS = (
+    Variant("lans", "LANS, dense", "dense", main=True),
+    Variant(
+        "topk",
+        "CLAN, top-k 0.1 %",
+        "clan(TopK(0.001, values='float16'))",
+        main=True,
+        paper="333x",
+    ),
+    Variant("onebit", "CLAN, 1 bit", "clan(OneBit())", main=True, paper="about 16x"),
+    Variant("dither", "CLAN, dithering 7 bit", "clan(Dither(7))", main=True, paper="about 2x"),
+)
+_NOTES = (
+    "Ratios are against gradients of 16 bits, as the paper's. 333 is 2 bytes / (0.001 x 6 bytes): "
+    "a 32-bit index and a 16-bit value for each kept weight. Those of 1 bit and dithering, whose "
+    "7 bits are a byte in the paper's code, are worked out from its formats. LANS is dense in 32 "
+    "bits here, so that it is half of 1x.",
+    "The paper trains on 3.3 billion words for 250,000 steps. Penn Treebank has a million words.",
+)
+
+
+def clan(scale: str) -> Reproduction:
+    return Reproduction("clan", "CLAN", (_EXPERIMENTS[scale],), _NOTES)
+
+
+def _experiment(title: str, about: str, task: str, scale: str) -> Experiment:
+    return Experiment("bert", title, _SOURCE, about, task, scale, _VARIANTS, half=True)
+
+
+_EXPERIMENTS = {
+    "smoke": _experiment(
+        "Stand-in for BERT",
+        "A tiny GPT on the source of Python's standard library: only to see that all of it runs.",
+        "gpt-lans",
+        "smoke",
+    ),
+    "small": _experiment(
+        "Masked language model, Penn Treebank",
+        "2 layers of 128 instead of 12 of 768, 4 x 8 rows of 64 words, 2 epochs.",
+        "bert",
+        "small",
+    ),
+    "paper": _experiment(
+        "Masked language model, Penn Treebank",
+        "BERT-base with the paper's batch and rate, on Penn Treebank.",
+        "bert",
+        "paper",
+    ),
+}

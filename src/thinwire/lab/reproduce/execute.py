@@ -1,0 +1,100 @@
+"""Trials, one after the other, through what ``thinwire train`` runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from thinwire.errors import NonFiniteError
+from thinwire.lab.bench.machine import this_machine
+from thinwire.lab.reproduce.plan import Trial
+from thinwire.lab.reproduce.result import TrialResult
+from thinwire.lab.reproduce.store import Store
+from thinwire.lab.tasks.registry import find_task
+from thinwire.lab.train.events import Event
+from thinwire.lab.train.plan import Plan, prepare
+from thinwire.lab.train.run import Run
+from thinwire.lab.train.settings import RunSettings
+from thinwire.lab.train.stopping import Interrupts
+
+Results = dict[Trial, TrialResult]
+
+
+class Watcher(Protocol):
+    """Who is told what goes on."""
+
+    def begin(self, trial: Trial, plan: Plan, *, number: int, start: int) -> None: ...
+
+    def show(self, event: Event) -> None: ...
+
+    def end(self, trial: Trial, result: TrialResult) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """``data`` is the folder of data sets; ``threads`` are those of a run."""
+
+    store: Store
+    data: Path | None
+    threads: int = 1
+
+    def finished(self, trials: Iterable[Trial]) -> Results:
+        found = ((trial, self.store.load(trial)) for trial in trials)
+        return {trial: result for trial, result in found if result is not None}
+
+    def check_data(self, trials: Iterable[Trial]) -> None:
+        """Missing files are found now, not after hours."""
+        needed = {(t.experiment.task, t.experiment.scale): t for t in trials}
+        for (task, scale), trial in needed.items():
+            workers = trial.experiment.workers
+            find_task(task, scale).feed.open(self.data, workers=workers, seed=0)
+
+    def run(self, trials: Sequence[Trial], watcher: Watcher, interrupts: Interrupts) -> Results:
+        """What is not finished yet, until it is or the user stops it. Every result is saved before
+        the next trial begins."""
+        results = self.finished(trials)
+        waiting = [trial for trial in trials if trial not in results]
+        self.check_data(waiting)
+        for trial in waiting:
+            if interrupts.asked:
+                break
+            result = self._run(trial, watcher, interrupts, number=len(results) + 1)
+            if result is not None:
+                self.store.save(trial, result)
+                results[trial] = result
+                watcher.end(trial, result)
+        return results
+
+    def _run(
+        self, trial: Trial, watcher: Watcher, interrupts: Interrupts, *, number: int
+    ) -> TrialResult | None:
+        plan = prepare(self._settings(trial))
+        diverged = ""
+        with Run(plan) as run:
+            watcher.begin(trial, plan, number=number, start=run.start)
+            try:
+                result = run.train(watcher.show, interrupts)
+            except NonFiniteError as error:  # that it diverges is a result, too
+                diverged, events = str(error), run.events
+            else:
+                events = result.events
+                if not result.finished:
+                    return None
+        return TrialResult(plan.record(), str(this_machine()), plan.dense_nbytes, diverged, events)
+
+    def _settings(self, trial: Trial) -> RunSettings:
+        experiment = trial.experiment
+        return RunSettings(
+            experiment.task,
+            str(self.store.run_folder(trial)),
+            scale=experiment.scale,
+            recipe=trial.variant.recipe,
+            workers=experiment.workers,
+            seed=trial.seed,
+            learning_rate=experiment.learning_rate,
+            momentum=experiment.momentum,
+            threads=self.threads,
+            data=None if self.data is None else str(self.data),
+        )

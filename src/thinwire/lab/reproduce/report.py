@@ -1,0 +1,68 @@
+"""The report of a reproduction: tables beside the paper's figures, and curves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from thinwire.lab.report.chart import Chart, Line
+from thinwire.lab.report.page import Block, Heading, Page, Paragraph, Table
+from thinwire.lab.reproduce.links import Links
+from thinwire.lab.reproduce.plan import Experiment, Reproduction, Trial
+from thinwire.lab.reproduce.result import TrialResult
+from thinwire.lab.reproduce.table import make_rows, mean_curve, results_of
+from thinwire.lab.reproduce.words import cells, header, judge
+
+_LEGEND = (
+    "± is the standard deviation over seeds. above dense: of the held-out loss, lower is better. "
+    "push: bytes that one worker sends in a step after warm-up, frames and all; both ways: with "
+    "what comes back."
+)
+
+
+def make_page(
+    reproduction: Reproduction,
+    results: Mapping[Trial, TrialResult],
+    *,
+    planned: int,
+    command: str,
+    links: Links | None = None,
+) -> Page:
+    done = f"{len(results)} of {planned} runs" if len(results) < planned else f"{planned} runs"
+    machines = dict.fromkeys(result.machine for result in results.values())
+    blocks: list[Block] = [
+        Paragraph(f"{done}, thinwire {version('thinwire')}: {command}"),
+        Paragraph(next(iter(machines), ""), note=True),
+    ]
+    for experiment in reproduction.experiments:
+        blocks.extend(_experiment(experiment, results))
+    if links is not None:
+        blocks.extend(links.blocks())
+    blocks.append(Heading("Notes"))
+    blocks.extend(Paragraph(text) for text in (_LEGEND, *reproduction.notes))
+    return Page(f"{reproduction.title}, run again", tuple(blocks))
+
+
+def _experiment(experiment: Experiment, results: Mapping[Trial, TrialResult]) -> list[Block]:
+    rows = make_rows(experiment, results)
+    if not rows:
+        return []
+    dense = rows[0]
+    lines = tuple(
+        Line(row.variant.label, mean_curve(results_of(experiment, row.variant, results)))
+        for row in rows
+    )
+    source = f"Paper: {experiment.source}. " if experiment.source else ""
+    return [
+        Heading(experiment.title),
+        Paragraph(f"{source}Here: {experiment.about} {_settings(experiment, results)}"),
+        Table(header(experiment, rows), tuple(cells(row, dense) for row in rows)),
+        *(Paragraph(sentence) for sentence in judge(rows)),
+        Chart("Training loss by epoch, mean over seeds", "epoch", "loss", lines),
+    ]
+
+
+def _settings(experiment: Experiment, results: Mapping[Trial, TrialResult]) -> str:
+    """From what was really run, not from what was planned."""
+    settings = next(r.settings for t, r in results.items() if t.experiment == experiment)
+    return f"{settings['steps']:,} steps, {experiment.workers} workers. {settings['training']}"
