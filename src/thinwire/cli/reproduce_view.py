@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import rich.box
-from rich.console import Console
 from rich.table import Table
 
-from thinwire.cli.train_view import TrainProgress, score
+from thinwire.cli.train_view import TrainProgress, score, wrapped_console
 from thinwire.lab.reproduce.plan import Experiment, Reproduction, Trial
 from thinwire.lab.reproduce.result import TrialResult
 from thinwire.lab.reproduce.table import make_rows
@@ -28,7 +27,7 @@ class ReproduceProgress:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = wrapped_console()
         self._run: TrainProgress | None = None
 
     def __enter__(self) -> ReproduceProgress:
@@ -73,7 +72,7 @@ def print_list(trials: Sequence[Trial], finished: _Results) -> None:
 
 
 def print_tables(reproduction: Reproduction, results: _Results) -> None:
-    console = Console(highlight=False)
+    console = wrapped_console()
     for experiment in reproduction.experiments:
         rows = make_rows(experiment, results)
         if rows:

@@ -20,14 +20,14 @@ PLAIN_SECONDS = 10.0
 def print_introduction(plan: Plan, *, start: int) -> None:
     settings, epochs = plan.settings, plan.task.training.epochs
     begins = f"goes on after step {start} of" if start else "has"
-    _console().print(
+    wrapped_console().print(
         f"{settings.task}, scale {settings.scale} ({plan.task.about}): {settings.workers} "
         f"{settings.backend} workers, seed {settings.seed}. Recipe: {plan.recipe_text}. The run "
         f"{begins} {plan.steps} steps ({epochs:.4g} epochs); it is kept in {settings.out}.",
     )
 
 
-def _console() -> Console:
+def wrapped_console() -> Console:
     """Lines are broken for a terminal only: elsewhere programs read them."""
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal
@@ -39,7 +39,7 @@ class TrainProgress:
 
     def __init__(self, plan: Plan, *, start: int) -> None:
         self._steps = plan.steps
-        self._console = _console()
+        self._console = wrapped_console()
         self._said = time.monotonic()
         self._first: tuple[int, float] | None = None
         self._score = ""
@@ -107,7 +107,7 @@ def traffic(event: Progress | Epoch) -> str:
 
 def print_result(plan: Plan, result: Result) -> None:
     """What was reached, and how to go on if it was stopped."""
-    console = _console()
+    console = wrapped_console()
     outcome, epoch = last(result.events, Outcome), last(result.events, Epoch)
     if outcome is not None:
         console.print(f"After {outcome.step} steps, on test data: {score(outcome)}.")

@@ -48,7 +48,9 @@ class Chart:
     def _svg(self, drawn: list[Line]) -> str:
         xs = [x for line in drawn for x, _ in line.points]
         ys = [y for line in drawn for _, y in line.points]
-        x_axis = linear_axis(min(xs), max(xs))
+        # Words are wide, so they need room at both ends.
+        around = 0.5 if self.x_names else 0.0
+        x_axis = linear_axis(min(xs) - around, max(xs) + around)
         y_axis = log_axis(min(ys), max(ys)) if self.log_y else linear_axis(min(ys), max(ys))
         parts = (
             *(self._y_tick(y_axis, tick) for tick in y_axis.ticks),

@@ -36,8 +36,10 @@ def linear_axis(low: float, high: float, count: int = 5) -> Axis:
 
 
 def log_axis(low: float, high: float) -> Axis:
-    """A tick at every power of ten, from one below the data to one above."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    last = max(last, first + 1)
-    ticks = tuple(10.0**power for power in range(first, last + 1))
-    return Axis(ticks[0], ticks[-1], ticks, log=True)
+    """Ticks at 1, 2, 5, 10, 20 ..., from the last one below the data to the first one above."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    round_numbers = [times * 10.0**power for power in powers for times in (1, 2, 5)]
+    first = max(number for number in round_numbers if number <= low * 1.001)
+    last = min(number for number in round_numbers if number >= high * 0.999 and number > first)
+    ticks = tuple(number for number in round_numbers if first <= number <= last)
+    return Axis(min(first, low), max(last, high), ticks, log=True)

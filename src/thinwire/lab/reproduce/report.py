@@ -55,7 +55,8 @@ def _experiment(experiment: Experiment, results: Mapping[Trial, TrialResult]) ->
     source = f"Paper: {experiment.source}. " if experiment.source else ""
     return [
         Heading(experiment.title),
-        Paragraph(f"{source}Here: {experiment.about} {_settings(experiment, results)}"),
+        Paragraph(f"{source}Here: {experiment.about}"),
+        Paragraph(_settings(experiment, results), note=True),
         Table(header(experiment, rows), tuple(cells(row, dense) for row in rows)),
         *(Paragraph(sentence) for sentence in judge(rows)),
         Chart("Training loss by epoch, mean over seeds", "epoch", "loss", lines),

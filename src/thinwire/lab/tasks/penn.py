@@ -86,10 +86,10 @@ def _bert() -> tuple[Task, ...]:
         Task(
             "bert",
             "small",
-            "two layers of 128, 2 epochs",
-            BERTSettings(),
-            MaskedFeed(rows=8, context=64),
-            Training(2, 0.02, lans, Line(), rise_epochs=0.2),
+            "one layer of 64, 2 epochs",
+            BERTSettings(context=32, layers=1, heads=2, width=64),
+            MaskedFeed(rows=4, context=32),
+            Training(2, 0.02, lans, Line(), rise_epochs=0.2, sparse_epochs=0.5),
         ),
         Task(
             "bert",

@@ -1,0 +1,210 @@
+"""Plans of reproductions, and what is made of their results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from thinwire.errors import ConfigError, NonFiniteError, ThinwireError
+from thinwire.lab.reproduce.execute import Executor
+from thinwire.lab.reproduce.links import read_links
+from thinwire.lab.reproduce.plan import Reproduction, Trial, trials
+from thinwire.lab.reproduce.registry import find_reproduction
+from thinwire.lab.reproduce.report import make_page
+from thinwire.lab.reproduce.result import TrialResult
+from thinwire.lab.reproduce.store import Store
+from thinwire.lab.reproduce.table import make_rows, mean_curve
+from thinwire.lab.reproduce.words import cells, header, judge, times
+from thinwire.lab.tasks.base import SCALES
+from thinwire.lab.tasks.registry import find_task
+from thinwire.lab.train.events import Epoch, Event, Outcome
+from thinwire.lab.train.loop import Loop
+from thinwire.lab.train.plan import Plan
+from thinwire.lab.train.recipe import complete_recipe
+from thinwire.lab.train.stopping import Interrupts
+
+NAMES = ("dgc", "doublesqueeze", "clan")
+ALL = [find_reproduction(name, scale) for name in NAMES for scale in SCALES]
+SMOKE = find_reproduction("dgc", "smoke")
+
+
+@pytest.mark.parametrize("plan", ALL, ids=lambda plan: f"{plan.name}-{plan.experiments[0].scale}")
+def test_every_plan_names_tasks_and_recipes_that_exist(plan: Reproduction) -> None:
+    for trial in trials(plan, seeds=1):
+        training = find_task(trial.experiment.task, trial.experiment.scale).training
+        assert complete_recipe(trial.variant.recipe, training, 100)
+
+
+@pytest.mark.parametrize("plan", ALL, ids=lambda plan: f"{plan.name}-{plan.experiments[0].scale}")
+def test_every_trial_has_a_folder_of_its_own_and_dense_comes_first(plan: Reproduction) -> None:
+    planned = trials(plan, seeds=3)
+    assert len({trial.folder for trial in planned}) == len(planned)
+    assert all(experiment.variants[0].recipe == "dense" for experiment in plan.experiments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_needs_no_data(name: str) -> None:
+    tasks = {e.task for e in find_reproduction(name, "smoke").experiments}
+    assert all(find_task(task, "smoke").feed.needs == "" for task in tasks)
+
+
+def test_main_variants_have_all_seeds_and_the_first_seed_comes_first() -> None:
+    planned = trials(SMOKE, seeds=3)
+    assert [trial.seed for trial in planned] == [0] * 6 + [1] * 3 + [2] * 3
+
+
+@pytest.mark.parametrize(
+    ("only", "count"), [(["lstm"], 3), (["lstm/dgc"], 1), (["*/dgc"], 4), (["lstm", "cifar-8"], 5)]
+)
+def test_only_chooses_experiments_and_rows(only: list[str], count: int) -> None:
+    assert len(trials(find_reproduction("dgc", "small"), seeds=1, only=only)) == count
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="'lsmt'; there are cifar-4/dense, "):
+        trials(find_reproduction("dgc", "small"), seeds=1, only=["lsmt"])
+
+
+def result(*losses: float, pushed: float = 100.0, diverged: str = "") -> TrialResult:
+    events: list[Event] = [
+        Epoch(10 * n, n, loss, 0.1, pushed, pushed, 1.0, 1.0)
+        for n, loss in enumerate(losses, start=1)
+    ]
+    if not diverged:
+        events.append(Outcome(10 * len(losses), losses[-1], "accuracy", 10 * losses[-1]))
+    settings = {"steps": 20, "training": "Training()"}
+    return TrialResult(settings, "machine", 8000, diverged, tuple(events))
+
+
+def found(dense: list[TrialResult], other: list[TrialResult]) -> dict[Trial, TrialResult]:
+    experiment = SMOKE.experiments[0]
+    return {
+        Trial(experiment, variant, seed): one
+        for variant, results in zip(experiment.variants, (dense, other), strict=False)
+        for seed, one in enumerate(results)
+    }
+
+
+def test_rows_have_mean_and_spread_over_seeds_and_ratios() -> None:
+    results = found([result(5.0, 2.0), result(5.0, 4.0)], [result(5.0, 3.0, pushed=10.0)])
+    dense, other = make_rows(SMOKE.experiments[0], results)
+    assert dense.loss is not None
+    assert (dense.seeds, dense.loss.mean, round(dense.loss.deviation or 0, 4)) == (2, 3.0, 1.4142)
+    assert (dense.push, other.push, other.both) == (80.0, 800.0, 800.0)
+    assert cells(other, dense)[2:5] == ("30.00 %", "3.0000", "+0.0 %")
+    assert len(cells(other, dense)) == len(header(SMOKE.experiments[0], [dense, other]))
+
+
+def test_ratios_are_those_after_warm_up() -> None:
+    before, after = (Epoch(n, n, 1.0, 0.1, b, b, 1.0, 1.0) for n, b in ((10, 500.0), (20, 300.0)))
+    late = replace(result(1.0), events=(before, after))
+    assert late.pushed == 100.0
+
+
+def test_a_row_that_diverged_is_named() -> None:
+    results = found([result(2.0), result(2.1)], [result(9.0, diverged="loss is nan")] * 2)
+    rows = make_rows(SMOKE.experiments[0], results)
+    assert cells(rows[1], rows[0])[2] == "diverged"
+    assert judge(rows) == ("DGC 0.1 %: diverged.",)
+
+
+def test_only_what_has_several_seeds_is_judged() -> None:
+    near = make_rows(
+        SMOKE.experiments[0], found([result(2.0), result(2.2)], [result(2.1), result(2.2)])
+    )
+    assert "within the spread of seeds (± 0.1414)" in judge(near)[0]
+    far = make_rows(SMOKE.experiments[0], found([result(2.0), result(2.2)], [result(3.0)] * 2))
+    assert "+0.9000 from dense, more than the spread" in judge(far)[0]
+    single = make_rows(SMOKE.experiments[0], found([result(2.0)], [result(3.0)]))
+    assert judge(single) == ("One seed does not tell what is chance.",)
+
+
+def test_curves_are_means_as_far_as_all_seeds_go() -> None:
+    assert mean_curve([result(4.0, 2.0), result(6.0)]) == ((1, 5.0),)
+    assert (times(333.4), times(1.94)) == ("333x", "1.9x")
+
+
+def test_a_page_says_what_is_missing_and_what_the_paper_has() -> None:
+    plan = find_reproduction("dgc", "small")
+    experiment = plan.experiments[0]
+    results = {Trial(experiment, experiment.variants[0], 0): result(3.0, 2.0)}
+    html = make_page(plan, results, planned=30, command="thinwire reproduce dgc").html()
+    assert "1 of 30 runs" in html
+    assert "93.75 %" in html
+    assert "Penn Treebank, LSTM" not in html
+
+
+def test_a_result_is_kept_whole_and_another_plans_is_refused(tmp_path: Path) -> None:
+    store, trial = Store(tmp_path), trials(SMOKE, seeds=1)[1]
+    assert store.load(trial) is None
+    store.save(trial, result(3.0, 2.0))
+    assert store.load(trial) == result(3.0, 2.0)
+    other = replace(trial, variant=replace(trial.variant, recipe="dgc(0.5)"))
+    with pytest.raises(ConfigError, match=r"of another plan, with recipe dgc\(0.001\)"):
+        store.load(other)
+    (tmp_path / "results" / f"{trial.folder}.json").write_text("{")
+    with pytest.raises(ThinwireError, match="delete it to run it again"):
+        store.load(trial)
+
+
+class Silent:
+    """A watcher that counts."""
+
+    begun = 0
+
+    def begin(self, trial: Trial, plan: Plan, *, number: int, start: int) -> None:
+        self.begun += 1
+
+    def show(self, event: Event) -> None: ...
+
+    def end(self, trial: Trial, result: TrialResult) -> None: ...
+
+
+def test_finished_trials_are_not_run_again(tmp_path: Path) -> None:
+    chosen = trials(SMOKE, seeds=1, only=["*/dense", "*/dgc"])
+    executor, watcher = Executor(Store(tmp_path), None), Silent()
+    first = executor.run(chosen[:1], watcher, Interrupts())
+    both = executor.run(chosen, watcher, Interrupts())
+    assert watcher.begun == 2
+    assert both[chosen[0]] == first[chosen[0]]
+    assert both[chosen[1]].pushed < both[chosen[0]].pushed / 50
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_trial_that_diverges_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(*_: object) -> bool:
+        raise NonFiniteError("the loss of step 3 is nan")
+
+    monkeypatch.setattr(Loop, "run", diverge)
+    chosen = trials(SMOKE, seeds=1, only=["*/dgc"])
+    results = Executor(Store(tmp_path), None).run(chosen, Silent(), Interrupts())
+    assert results[chosen[0]].diverged == "the loss of step 3 is nan"
+    assert results[chosen[0]].outcome is None
+
+
+def test_missing_data_is_found_before_anything_runs(tmp_path: Path) -> None:
+    chosen, watcher = trials(find_reproduction("dgc", "small"), seeds=1), Silent()
+    with pytest.raises(ThinwireError, match=r"put data_batch_1.bin, .* into"):
+        Executor(Store(tmp_path), tmp_path).run(chosen, watcher, Interrupts())
+    assert watcher.begun == 0
+
+
+def test_links_are_read_and_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "links.json"
+    rows = [
+        {"rate": rate, "label": "DDP fp32", "best_ms": ms}
+        for rate, ms in (("100mbit", 900.0), ("1gbit", 90.0))
+    ]
+    machine = {"cpu": "a cpu", "date": "today"}
+    values = {"machine": machine, "model": {"name": "resnet50"}, "numel": 9, "hosts": 2}
+    path.write_text(json.dumps({**values, "rows": rows}))
+    links = read_links(path)
+    assert links.rates == ("100mbit", "1gbit")
+    page = make_page(SMOKE, {}, planned=1, command="", links=links).html()
+    assert "Time per iteration against bandwidth" in page
+    path.write_text("{}")
+    with pytest.raises(ThinwireError, match="not what thinwire bench links --json writes"):
+        read_links(path)
