@@ -1,9 +1,11 @@
-"""``thinwire demo``: see compression work on this machine, in about a minute."""
+"""``thinwire demo``: see compression work on this machine, in about two minutes."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -11,8 +13,9 @@ import click
 from thinwire.cli.main import INTERRUPTED
 
 if TYPE_CHECKING:
-    from thinwire.cli.demo_view import Progress
-    from thinwire.lab.demo import Result, Settings, Training
+    from thinwire.lab.demo import Result, Way
+    from thinwire.lab.train.plan import Plan
+    from thinwire.lab.train.stopping import Interrupts
 
 
 @click.command()
@@ -21,10 +24,17 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0, max=2**63 - 1),
+    type=click.IntRange(min=0, max=2**62),
     default=0,
     show_default=True,
     help="Of the first weights and of the batches: the same for every recipe.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    default=Path("thinwire-report.html"),
+    show_default=True,
+    help="Write tables and plots to this file.",
 )
 @click.option(
     "--json",
@@ -32,51 +42,59 @@ if TYPE_CHECKING:
     type=click.File("w", lazy=False),
     help="Write settings, results and all losses to this file.",
 )
-def demo(steps: int, seed: int, json_file: TextIO | None) -> None:
+def demo(steps: int, seed: int, report: Path, json_file: TextIO | None) -> None:
     """Train a small GPT on the source of Python's standard library: dense beside compressed.
 
-    Two workers and a server are simulated in this process. Every gradient goes through feedback,
-    codec and frame, both ways, and the bytes that are counted are those of the frames. Ctrl-C stops
-    and shows what there is.
+    A parameter server and two workers, as real processes on this machine, for each recipe in its
+    turn. Bytes are counted as they pass, frames and all. Ctrl-C stops and shows what there is.
     """
     # Here, so that "thinwire demo --help" does not wait for torch.
-    from thinwire.cli.demo_view import Progress, print_introduction, print_results
-    from thinwire.lab.demo import Settings, Training, plans
-    from thinwire.lab.text import read_corpus
+    from thinwire.cli.demo_view import introduction, print_introduction, print_results
+    from thinwire.lab.bench.machine import this_machine
+    from thinwire.lab.demo import plan_of, ways
+    from thinwire.lab.demo_report import make_page
+    from thinwire.lab.report.page import write_page
+    from thinwire.lab.train.stopping import Interrupts
 
-    settings = Settings(steps=steps, seed=seed)
-    corpus = read_corpus()
-    trainings = [Training(plan, settings, corpus) for plan in plans()]
-    print_introduction(trainings[0], settings)
-    with Progress(trainings, settings) as progress:
-        finished = _train(trainings, settings, progress)
-    results = [training.result() for training in trainings if training.steps]
-    print_results(results, settings)
+    with tempfile.TemporaryDirectory(prefix="thinwire-demo-") as folder:
+        plans = [
+            (way, plan_of(way, Path(folder) / str(number), steps=steps, seed=seed))
+            for number, way in enumerate(ways())
+        ]
+        first = plans[0][1]
+        print_introduction(first)
+        with Interrupts() as interrupts:
+            results = _train(plans, interrupts)
+    finished = len(results) == len(plans)
+    print_results(results, finished=finished)
+    if results:
+        write_page(make_page(results, introduction(first), str(this_machine())), report)
+        click.echo(f"\nReport: {report.resolve()}")
     if json_file is not None:
-        _write(json_file, settings, results, finished=finished)
+        _write(json_file, first, results, finished=finished)
     if not finished:
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _train(trainings: list[Training], settings: Settings, progress: Progress) -> bool:
-    """Take every step of all trainings by turns; False if Ctrl-C ended that early.
+def _train(plans: list[tuple[Way, Plan]], interrupts: Interrupts) -> list[Result]:
+    """The results of all ways that were finished before Ctrl-C."""
+    from thinwire.cli.demo_view import DemoProgress
+    from thinwire.lab.demo import train
 
-    By turns, because then other programs slow all of them alike, and Ctrl-C leaves them comparable.
-    """
-    try:
-        for _ in range(settings.steps):
-            for training in trainings:
-                training.step()
-                progress.show(training)
-    except KeyboardInterrupt:
-        return False
-    return True
+    results: list[Result] = []
+    with DemoProgress(plans) as progress:
+        for way, plan in plans:
+            result = train(way, plan, progress.follow(way), interrupts)
+            if result is None:
+                break
+            results.append(result)
+    return results
 
 
-def _write(file: TextIO, settings: Settings, results: list[Result], *, finished: bool) -> None:
-    report = {
+def _write(file: TextIO, plan: Plan, results: list[Result], *, finished: bool) -> None:
+    found = {
         "finished": finished,
-        "settings": asdict(settings),
+        "settings": plan.record(),
         "results": [asdict(result) for result in results],
     }
-    file.write(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    file.write(json.dumps(found, indent=1, allow_nan=False) + "\n")

@@ -1,46 +1,47 @@
-"""The demonstration: one small GPT trained dense and compressed, on the same batches.
+"""The demonstration: one small GPT, trained dense and compressed by real processes on this machine.
 
-Every gradient goes through Compressor, codec and frame, the dense ones too, so that like is
-compared with like. Workers and server are simulated in this process. Prints nothing.
+A server and two workers for each way, one way after the other, on the same batches. Dense gradients
+go through the same server and frames, so that like is compared with like. Prints nothing.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
-import torch
-from torch import Tensor
+from thinwire.errors import WorkerLost
+from thinwire.lab.train.crew import SAVED
+from thinwire.lab.train.events import Event, Outcome, Progress
+from thinwire.lab.train.plan import Plan, prepare
+from thinwire.lab.train.run import Run
+from thinwire.lab.train.settings import RunSettings
+from thinwire.lab.train.stopping import Interrupts
+from thinwire.lab.train.summary import last
 
-from thinwire import recipe
-from thinwire.codec.sign import OneBit
-from thinwire.errors import NonFiniteError
-from thinwire.gradient.keys import Key
-from thinwire.lab.gpt import GPTSettings, build, next_token_loss
-from thinwire.lab.text import VOCABULARY, Corpus, draw
-from thinwire.recipe import Recipe
-from thinwire.settings import check_whole
-from thinwire.worker.virtual import VirtualExchange
+TASK, WORKERS = "demo", 2
 
 LAST = 20
 """The final training loss is the mean of this many steps."""
 
+LINKS = {"100 Mbit/s": 1e8, "1 Gbit/s": 1e9, "10 Gbit/s": 1e10}
+"""Links that step times are calculated for, in bits per second."""
+
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A recipe and the SGD that goes with it. ``momentum`` is the optimizer's: 0 where the
-    recipe's feedback keeps it."""
+class Way:
+    """A recipe and the SGD that goes with it. ``momentum`` is the optimizer's, which DGC takes over
+    for its feedback."""
 
     name: str
-    recipe: Recipe
+    recipe: str
     learning_rate: float
     momentum: float = 0.0
 
 
-def plans() -> tuple[Plan, ...]:
+def ways() -> tuple[Way, ...]:
     """What the demo compares; dense comes first.
 
     Every learning rate is the best on held-out text of three that were tried for 250 steps with
@@ -49,45 +50,16 @@ def plans() -> tuple[Plan, ...]:
     and no rate that was tried with it came near.
     """
     return (
-        Plan("dense", recipe.dense(), learning_rate=0.3, momentum=0.9),
-        Plan("doublesqueeze 1 bit", recipe.doublesqueeze(OneBit()), learning_rate=2.0),
-        Plan("dgc 1 %", recipe.dgc(0.01), learning_rate=0.3),
+        Way("dense", "dense", learning_rate=0.3, momentum=0.9),
+        Way("doublesqueeze 1 bit", "doublesqueeze(OneBit())", learning_rate=2.0),
+        Way("dgc 1 %", "dgc(0.01)", learning_rate=0.3, momentum=0.9),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What all plans share. ``rows`` are stretches of text per worker and step. The learning rate
-    rises for ``warmup_steps`` and then stays."""
-
-    steps: int = 250
-    seed: int = 0
-    workers: int = 2
-    rows: int = 8
-    held_out_rows: int = 256
-    warmup_steps: int = 20
-    gpt: GPTSettings = field(default_factory=lambda: GPTSettings(vocabulary=VOCABULARY))
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "workers", "rows", "held_out_rows", "warmup_steps"):
-            check_whole(getattr(self, name), least=1, owner="demo", field=name)
-        check_whole(self.seed, least=0, owner="demo", field="seed")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Mean loss of the workers, bytes of one of them, and the time of all, one after the other."""
-
-    loss: float
-    pushed_nbytes: float
-    pulled_nbytes: int
-    seconds: float
-    exchange_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
-    """What a plan reached. Bytes are per worker and step, frame headers included."""
+    """What a way reached. Bytes are those of one worker and step, frames and all; seconds are those
+    of a step over loopback, where bytes cost next to nothing."""
 
     name: str
     steps: int
@@ -97,98 +69,66 @@ class Result:
     pushed_nbytes: float
     pulled_nbytes: float
     step_seconds: float
-    exchange_seconds: float
     losses: tuple[float, ...]
 
     @property
     def nbytes(self) -> float:
         return self.pushed_nbytes + self.pulled_nbytes
 
+    def seconds_on(self, bits_per_second: float) -> float:
+        """Calculated: a step as measured, and then the bytes of all workers through the link of the
+        one server, first pushes and then answers."""
+        return self.step_seconds + 8 * WORKERS * self.nbytes / bits_per_second
 
-class Training:
-    """One plan at work: a fresh network, its optimizer and its exchange."""
 
-    def __init__(self, plan: Plan, settings: Settings, corpus: Corpus) -> None:
-        self.plan = plan
-        self.steps: list[Step] = []
-        self.net = build(settings.gpt, seed=settings.seed)
-        self._settings = settings
-        self._corpus = corpus
-        self._generator = torch.Generator().manual_seed(settings.seed)
-        self._optimizer = torch.optim.SGD(
-            self.net.parameters(), plan.learning_rate, momentum=plan.momentum
+def plan_of(way: Way, out: Path, *, steps: int, seed: int) -> Plan:
+    return prepare(
+        RunSettings(
+            TASK,
+            str(out),
+            recipe=way.recipe,
+            workers=WORKERS,
+            backend="server",
+            seed=seed,
+            steps=steps,
+            learning_rate=way.learning_rate,
+            momentum=way.momentum,
         )
-        keys = [Key(name, tuple(x.shape)) for name, x in self.net.named_parameters()]
-        self._exchange = VirtualExchange(
-            plan.recipe, keys, workers=settings.workers, seed=settings.seed
-        )
+    )
 
-    def step(self) -> Step:
-        """Each worker's gradient, the exchange, and one step of the optimizer."""
-        number = len(self.steps)
-        start = time.perf_counter()
-        losses, gradients = zip(
-            *(self._backward() for _ in range(self._settings.workers)), strict=True
-        )
-        computed = time.perf_counter()
-        exchanged = self._exchange.average(gradients, step=number)
-        exchange_seconds = time.perf_counter() - computed
-        self._apply(exchanged.mean, number)
-        step = Step(
-            self._finite(statistics.fmean(losses)),
-            exchanged.pushed_nbytes,
-            exchanged.pulled_nbytes,
-            time.perf_counter() - start,
-            exchange_seconds,
-        )
-        self.steps.append(step)
-        return step
 
-    def _backward(self) -> tuple[float, dict[str, Tensor]]:
-        """The next worker's loss and gradient. All workers have the same weights, so one net."""
-        tokens = draw(
-            self._corpus.training, self._settings.rows, self._settings.gpt.context, self._generator
-        )
-        loss = next_token_loss(self.net, tokens)
-        parameters = dict(self.net.named_parameters())
-        gradients = torch.autograd.grad(loss, list(parameters.values()))
-        return loss.item(), dict(zip(parameters, gradients, strict=True))
+def train(
+    way: Way, plan: Plan, show: Callable[[Event], None], interrupts: Interrupts
+) -> Result | None:
+    """A server and its workers, until they are done; None if they were stopped before. Their
+    processes are gone in any case."""
+    seen: list[Progress] = []
 
-    def _apply(self, mean: Mapping[str, Tensor], number: int) -> None:
-        for group in self._optimizer.param_groups:
-            warmup = min(1.0, (number + 1) / self._settings.warmup_steps)
-            group["lr"] = self.plan.learning_rate * warmup
-        for name, parameter in self.net.named_parameters():
-            parameter.grad = mean[name]
-        self._optimizer.step()
+    def note(event: Event) -> None:
+        if isinstance(event, Progress):
+            seen.append(event)
+        show(event)
 
-    def _finite(self, loss: float) -> float:
-        if not math.isfinite(loss):
-            raise NonFiniteError(
-                f"{self.plan.name}: the loss of step {len(self.steps)} is {loss}, training diverged"
-            )
-        return loss
+    try:
+        with Run(plan) as run:
+            outcome = last(run.train(note, interrupts).events, Outcome)
+    except WorkerLost as error:  # whose advice is for runs that are kept
+        raise WorkerLost(f"{way.name}: {str(error).partition(SAVED)[0].strip()}") from error
+    return None if outcome is None else make_result(way, seen, outcome)
 
-    @torch.no_grad()
-    def held_out_loss(self) -> float:
-        """The loss on text that no step has seen; the same rows for every plan and seed."""
-        rows, context = self._settings.held_out_rows, self._settings.gpt.context
-        tokens = draw(self._corpus.held_out, rows, context, torch.Generator().manual_seed(0))
-        return float(next_token_loss(self.net, tokens))
 
-    def result(self) -> Result:
-        """What was reached so far; needs at least one step."""
-        mean = statistics.fmean
-        return Result(
-            name=self.plan.name,
-            steps=len(self.steps),
-            learning_rate=self.plan.learning_rate,
-            final_loss=mean(step.loss for step in self.steps[-LAST:]),
-            held_out_loss=self.held_out_loss(),
-            pushed_nbytes=mean(step.pushed_nbytes for step in self.steps),
-            pulled_nbytes=mean(step.pulled_nbytes for step in self.steps),
-            # The median: other programs on this machine must not decide a comparison.
-            step_seconds=statistics.median(step.seconds for step in self.steps),
-            exchange_seconds=statistics.median(step.exchange_seconds for step in self.steps),
-            losses=tuple(step.loss for step in self.steps),
-        )
+def make_result(way: Way, seen: Sequence[Progress], outcome: Outcome) -> Result:
+    """``seen`` are all steps of worker 0."""
+    times = [0.0, *(step.seconds for step in seen)]
+    return Result(
+        name=way.name,
+        steps=len(seen),
+        learning_rate=way.learning_rate,
+        final_loss=statistics.fmean(step.loss for step in seen[-LAST:]),
+        held_out_loss=outcome.loss,
+        pushed_nbytes=seen[-1].pushed_nbytes,
+        pulled_nbytes=seen[-1].pulled_nbytes,
+        # The median: other programs on this machine must not decide a comparison.
+        step_seconds=statistics.median(b - a for a, b in pairwise(times)),
+        losses=tuple(step.loss for step in seen),
+    )

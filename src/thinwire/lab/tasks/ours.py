@@ -15,7 +15,7 @@ _SGD = SGDSettings(momentum=0.9)
 
 
 def our_tasks() -> tuple[Task, ...]:
-    return (*_fashion(), *_gpt())
+    return (*_fashion(), *_gpt(), _demo())
 
 
 def _fashion() -> tuple[Task, ...]:
@@ -50,4 +50,12 @@ def _gpt() -> tuple[Task, ...]:
             CharacterFeed(rows=8, context=64),
             small,
         ),
+    )
+
+
+def _demo() -> Task:
+    feed = CharacterFeed(rows=8, context=64, epoch_steps=25, held_out_rows=256)
+    training = Training(10, 0.3, _SGD, Constant(), rise_epochs=0.8)
+    return Task(
+        "demo", "small", "of thinwire demo: 250 steps", GPTSettings(VOCABULARY), feed, training
     )

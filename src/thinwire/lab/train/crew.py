@@ -25,6 +25,8 @@ from thinwire.lab.train.orders import SERVER, WORKER, Order
 from thinwire.lab.train.plan import Plan
 from thinwire.lab.train.stopping import Interrupts
 
+SAVED = "What was saved is in"
+
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 30.0
 _BLAME_SECONDS = 1.0
@@ -149,8 +151,8 @@ class Crew(AbstractContextManager["Crew"]):
         failed = [member for member in members if member.failed]
         first = next((member for member in failed if member.killed), failed[0])
         raise WorkerLost(
-            f"{first.words()}. What was saved is in {self._plan.settings.out}: the same command "
-            "goes on from there"
+            f"{first.words()}. {SAVED} {self._plan.settings.out}: the same command goes on from "
+            "there"
         )
 
     def __exit__(

@@ -1,0 +1,88 @@
+"""``thinwire demo``: what it prints and leaves behind. Its processes are real, so steps are few."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from thinwire.cli.main import INTERRUPTED, main
+from thinwire.lab import demo as lab
+from thinwire.lab.train.crew import Crew
+from thinwire.lab.train.events import Event, Progress
+from thinwire.lab.train.loop import Say
+
+
+def demo(folder: Path, *arguments: str) -> Result:
+    report = str(folder / "report.html")
+    return CliRunner().invoke(main, ["demo", "--report", report, "--steps", "3", *arguments])
+
+
+def two_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = lab.ways()[:2]
+    monkeypatch.setattr(lab, "ways", lambda: chosen)
+
+
+@pytest.mark.timeout(300)
+def test_it_trains_both_ways_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_ways(monkeypatch)
+    outcome = demo(tmp_path, "--json", str(tmp_path / "demo.json"))
+    assert outcome.exit_code == 0, outcome.output
+    assert "a server and 2 workers, each a process, 3 steps, seed 0" in outcome.output
+    assert "doublesqueeze 1 bit: 32 times fewer bytes" in outcome.output
+    assert "100 Mbit/s" in outcome.output
+    assert (tmp_path / "report.html").read_text().count("<svg") == 2
+    found = json.loads((tmp_path / "demo.json").read_text())
+    assert found["finished"]
+    assert [len(result["losses"]) for result in found["results"]] == [3, 3]
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_shows_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Crew, "_pass_on", _interrupting(Crew._pass_on))
+    outcome = demo(tmp_path, "--steps", "10000")
+    assert outcome.exit_code == INTERRUPTED, outcome.output
+    assert "Stopped by Ctrl-C. All processes are gone." in outcome.output
+    assert "nothing to show" in outcome.output
+    assert not (tmp_path / "report.html").exists()
+
+
+def _interrupting(pass_on: Callable[[Crew, Say], None]) -> Callable[[Crew, Say], None]:
+    """Ctrl-C when the first step is reported."""
+
+    def wrapped(crew: Crew, say: Say) -> None:
+        def noticing(event: Event) -> None:
+            say(event)
+            if isinstance(event, Progress) and event.step == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        pass_on(crew, noticing)
+
+    return wrapped
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_worker_is_named_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Crew.start
+
+    def start_and_kill(crew: Crew) -> None:
+        start(crew)
+        crew._workers[1].process.kill()
+
+    monkeypatch.setattr(Crew, "start", start_and_kill)
+    outcome = demo(tmp_path)
+    assert outcome.exit_code == 1
+    assert outcome.stderr == "Error: dense: worker 1 was killed by SIGKILL.\n"
+
+
+def test_it_refuses_a_file_that_it_cannot_write_before_it_trains(tmp_path: Path) -> None:
+    outcome = demo(tmp_path, "--json", str(tmp_path / "missing" / "demo.json"))
+    assert outcome.exit_code == 2
+    assert "No such file" in outcome.output
