@@ -69,6 +69,7 @@ def reproduce(
     from thinwire.lab.reproduce.plan import trials
     from thinwire.lab.reproduce.registry import find_reproduction
     from thinwire.lab.reproduce.report import make_page
+    from thinwire.lab.reproduce.sizes import measure
     from thinwire.lab.reproduce.store import Store
     from thinwire.lab.train.stopping import Interrupts
 
@@ -84,7 +85,14 @@ def reproduce(
         done = executor.run(chosen, progress, interrupts)
     results = executor.finished(everything)
     print_tables(plan, results)
-    page = make_page(plan, results, planned=len(everything), command=_command(), links=links)
+    page = make_page(
+        plan,
+        results,
+        planned=len(everything),
+        command=_command(),
+        sizes=tuple(map(measure, plan.sizes)),
+        links=links,
+    )
     write_page(page, out / "report.html")
     click.echo(f"Report: {out / 'report.html'}")
     if len(done) < len(chosen):

@@ -15,6 +15,7 @@ from thinwire.lab.reproduce.plan import Reproduction, Trial, trials
 from thinwire.lab.reproduce.registry import find_reproduction
 from thinwire.lab.reproduce.report import make_page
 from thinwire.lab.reproduce.result import TrialResult
+from thinwire.lab.reproduce.sizes import measure, size_blocks
 from thinwire.lab.reproduce.store import Store
 from thinwire.lab.reproduce.table import make_rows, mean_curve
 from thinwire.lab.reproduce.words import cells, header, judge, times
@@ -190,6 +191,14 @@ def test_missing_data_is_found_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ThinwireError, match=r"put data_batch_1.bin, .* into"):
         Executor(Store(tmp_path), tmp_path).run(chosen, watcher, Interrupts())
     assert watcher.begun == 0
+
+
+def test_frames_of_the_papers_lstm_are_smaller_than_the_papers() -> None:
+    (size,) = (one for one in find_reproduction("dgc", "small").sizes if one.network != "resnet50")
+    found = measure(size)
+    assert found.dense == 4 * 51_034_000
+    assert found.ratio > size.paper
+    assert "462x" in size_blocks((found,))[2].html()
 
 
 def test_links_are_read_and_drawn(tmp_path: Path) -> None:

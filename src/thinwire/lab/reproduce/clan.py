@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from thinwire.lab.reproduce.plan import Experiment, Reproduction, Variant
+from thinwire.lab.reproduce.plan import Experiment, Reproduction, Size, Variant
 
 _SOURCE = (
     "Zhong et al. 2021, abstract: BERT-base, no loss of accuracy, 333x against mixed precision"
 )
 _WARM = "vectors_as(Float16(), otherwise=warmup(TopK(0.001, values='float16'))), Residual()"
+_TOPK = "clan(TopK(0.001, values='float16'))"
+_SIZES = (Size("BERT-base, top-k 0.1 % (abstract)", "bert", _TOPK, 333, half=True),)
 _VARIANTS = (
     Variant("lans", "LANS, dense", "dense", main=True),
     Variant(
         "topk",
         "CLAN, top-k 0.1 %",
-        "clan(TopK(0.001, values='float16'))",
+        _TOPK,
         main=True,
         paper="333x",
     ),
@@ -33,7 +35,8 @@ _NOTES = (
 
 
 def clan(scale: str) -> Reproduction:
-    return Reproduction("clan", "CLAN", (_EXPERIMENTS[scale],), _NOTES)
+    sizes = () if scale == "smoke" else _SIZES
+    return Reproduction("clan", "CLAN", (_EXPERIMENTS[scale],), _NOTES, sizes)
 
 
 def _experiment(title: str, about: str, task: str, scale: str) -> Experiment:

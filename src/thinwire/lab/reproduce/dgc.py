@@ -6,7 +6,7 @@ own comparison: top-k with a residual, momentum in the optimizer, nothing else.
 
 from __future__ import annotations
 
-from thinwire.lab.reproduce.plan import Experiment, Reproduction, Variant
+from thinwire.lab.reproduce.plan import Experiment, Reproduction, Size, Variant
 
 _RATIO = 0.001
 _PULL = "vectors_as(Float32(), otherwise=Nonzero()), NoFeedback()"
@@ -21,6 +21,10 @@ _NO_MASKING = f"Recipe({_WARM}, chain(Momentum(0.9, mask=False), Residual()), {_
 _TABLE_2 = "Lin et al. 2018, table 2: ResNet-110, 164 epochs"
 _TABLE_4 = "Lin et al. 2018, table 4: 2x1500 LSTM, 40 epochs, 4 nodes"
 
+_SIZES = (
+    Size("ResNet-50 (table 3)", "resnet50", _DGC, 277),
+    Size("2x1500 LSTM (table 4)", "lstm-large", _DGC, 462),
+)
 _NOTES = (
     "The paper's table for 8 nodes prints +0.37 where 93.28 - 92.92 is 0.36. Its row for "
     "LibriSpeech prints 0.74 MB and 608x, but 488.08 / 0.74 is 660: both cannot be right. Figures "
@@ -32,7 +36,8 @@ _NOTES = (
 
 
 def dgc(scale: str) -> Reproduction:
-    return Reproduction("dgc", "Deep Gradient Compression", _EXPERIMENTS[scale], _NOTES)
+    sizes = () if scale == "smoke" else _SIZES
+    return Reproduction("dgc", "Deep Gradient Compression", _EXPERIMENTS[scale], _NOTES, sizes)
 
 
 def _ablation(dense: str = "", compressed: str = "", dropped: str = "") -> tuple[Variant, ...]:

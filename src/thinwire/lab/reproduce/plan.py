@@ -41,6 +41,17 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """A ratio that the paper prints, of a whole network. ``half``: it is against 16 bits."""
+
+    label: str
+    network: str
+    recipe: str
+    paper: float
+    half: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Reproduction:
     """``notes`` are said below the tables, such as known mistakes in what was published."""
 
@@ -48,6 +59,7 @@ class Reproduction:
     title: str
     experiments: tuple[Experiment, ...]
     notes: tuple[str, ...] = ()
+    sizes: tuple[Size, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

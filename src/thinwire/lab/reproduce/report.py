@@ -10,6 +10,7 @@ from thinwire.lab.report.page import Block, Heading, Page, Paragraph, Table
 from thinwire.lab.reproduce.links import Links
 from thinwire.lab.reproduce.plan import Experiment, Reproduction, Trial
 from thinwire.lab.reproduce.result import TrialResult
+from thinwire.lab.reproduce.sizes import Measured, size_blocks
 from thinwire.lab.reproduce.table import make_rows, mean_curve, results_of
 from thinwire.lab.reproduce.words import cells, header, judge
 
@@ -26,6 +27,7 @@ def make_page(
     *,
     planned: int,
     command: str,
+    sizes: tuple[Measured, ...] = (),
     links: Links | None = None,
 ) -> Page:
     done = f"{len(results)} of {planned} runs" if len(results) < planned else f"{planned} runs"
@@ -36,6 +38,8 @@ def make_page(
     ]
     for experiment in reproduction.experiments:
         blocks.extend(_experiment(experiment, results))
+    if sizes:
+        blocks.extend(size_blocks(sizes))
     if links is not None:
         blocks.extend(links.blocks())
     blocks.append(Heading("Notes"))
