@@ -32,7 +32,7 @@ _COMMANDS = {
     ),
     "train": _Entry("thinwire.cli.train", "train", "Train a task on real data, and resume it."),
     "reproduce": _Entry(
-        "thinwire.cli.reproduce", "reproduce", "Run the papers' comparisons, beside their figures."
+        "thinwire.cli.reproduce", "reproduce", "Run the papers' comparisons again."
     ),
     "serve": _Entry("thinwire.cli.serve", "serve", "Run a parameter server."),
     "keys": _Entry("thinwire.cli.keys", "keys", "Make keys for servers and workers."),
@@ -75,7 +75,7 @@ class _LazyGroup(click.Group):
     name="thinwire",
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="thinwire COMMAND --help explains a command. A run that fails says why in one sentence.",
+    epilog="thinwire COMMAND --help explains a command. A failure is one sentence.",
 )
 @click.version_option(package_name="thinwire", message="thinwire %(version)s")
 def main() -> None:

@@ -69,7 +69,10 @@ def _line(outcome: Result, start: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gtp"], "Error: no task is named 'gtp'; did you mean gpt? Tasks: fashion, gpt, resnet20"),
+        (
+            ["gtp"],
+            "Error: no task is named 'gtp'; did you mean gpt? Tasks: fashion, gpt, gpt-lans, demo",
+        ),
         (["gpt", "--scale", "paper"], "Error: gpt has no scale 'paper', expected one of smoke"),
         (["bert"], "Error: no folder of data sets: give one, or set $"),
         (
