@@ -94,7 +94,7 @@ _SMALL = (
     "ResNet-20 instead of ResNet-110, 20,000 pictures, 8 for each worker, 4 epochs, cosine. The "
     "rate grows with the number of workers, because the batch does."
 )
-_SMALL_LSTM = "2x100 tied instead of 2x1500, 2 epochs. SGD without momentum, as in the paper."
+_SMALL_LSTM = "2x100 tied instead of 2x1500, 1.5 epochs. SGD without momentum, as in the paper."
 _SMOKE = "A tiny GPT on the source of Python's standard library: only to see that all of it runs."
 
 _EXPERIMENTS = {

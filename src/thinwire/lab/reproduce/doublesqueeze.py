@@ -81,10 +81,11 @@ _EXPERIMENTS = {
         "CIFAR-10, 4 workers",
         _SOURCE,
         "ResNet-20 instead of ResNet-18, 4 workers instead of 8, 20,000 pictures, 8 for each "
-        "worker, 4 epochs, cosine.",
+        "worker, 3 epochs, cosine.",
         "resnet20",
         "small",
         _variants(0.01),
+        epochs=3.0,
         learning_rate=0.1,
         momentum=0.0,
     ),

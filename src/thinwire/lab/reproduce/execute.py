@@ -93,6 +93,7 @@ class Executor:
             recipe=trial.variant.recipe,
             workers=experiment.workers,
             seed=trial.seed,
+            epochs=experiment.epochs,
             learning_rate=experiment.learning_rate,
             momentum=experiment.momentum,
             threads=self.threads,

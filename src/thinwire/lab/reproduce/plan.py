@@ -35,6 +35,7 @@ class Experiment:
     scale: str
     variants: tuple[Variant, ...]
     workers: int = 4
+    epochs: float | None = None
     learning_rate: float | None = None
     momentum: float | None = None
     half: bool = False

@@ -63,6 +63,7 @@ def identity(trial: Trial) -> dict[str, Any]:
         "scale": experiment.scale,
         "recipe": trial.variant.recipe,
         "workers": experiment.workers,
+        "epochs": experiment.epochs,
         "learning_rate": experiment.learning_rate,
         "momentum": experiment.momentum,
     }

@@ -45,10 +45,10 @@ def _lstm_small() -> tuple[Task, ...]:
     model, feed = LSTMSettings(width=200), StreamFeed(rows=5, window=20)
     paper = _lstm(13, 20.0, 0.25, Decay(after=4, by=2.0))
     half = LSTMSettings(width=100, tied=True)
-    small = _lstm(2, 20.0, 0.25, Line())
+    small = _lstm(1.5, 20.0, 0.25, Line())
     return (
         _smoke("lstm-small", Decay(after=4, by=2.0)),
-        Task("lstm-small", "small", "half as wide, tied; 2 epochs of 13", half, feed, small),
+        Task("lstm-small", "small", "half as wide, tied; 1.5 epochs of 13", half, feed, small),
         Task("lstm-small", "paper", "as Zaremba et al., small", model, feed, paper),
     )
 
