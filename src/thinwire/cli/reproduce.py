@@ -62,7 +62,12 @@ def reproduce(
     with different --only may share OUT, if they run nothing in common.
     """
     # Here, so that "thinwire reproduce --help" does not wait for torch.
-    from thinwire.cli.reproduce_view import ReproduceProgress, print_list, print_tables
+    from thinwire.cli.reproduce_view import (
+        ReproduceProgress,
+        print_end,
+        print_list,
+        print_tables,
+    )
     from thinwire.lab.report.page import write_page
     from thinwire.lab.reproduce.execute import Executor
     from thinwire.lab.reproduce.links import read_links
@@ -85,21 +90,18 @@ def reproduce(
         done = executor.run(chosen, progress, interrupts)
     results = executor.finished(everything)
     print_tables(plan, results)
-    page = make_page(
-        plan,
-        results,
-        planned=len(everything),
-        command=_command(),
-        sizes=tuple(map(measure, plan.sizes)),
-        links=links,
-    )
-    write_page(page, out / "report.html")
-    click.echo(f"Report: {out / 'report.html'}")
-    if len(done) < len(chosen):
-        click.echo(
-            f"Stopped: {len(done)} of {len(chosen)} runs are finished. Everything is kept in "
-            f"{out}: the same command goes on."
+    if results:
+        page = make_page(
+            plan,
+            results,
+            planned=len(everything),
+            command=_command(),
+            sizes=tuple(map(measure, plan.sizes)),
+            links=links,
         )
+        write_page(page, out / "report.html")
+    print_end(out, finished=len(done), planned=len(chosen), reported=bool(results))
+    if len(done) < len(chosen):
         raise click.exceptions.Exit(INTERRUPTED)
 
 

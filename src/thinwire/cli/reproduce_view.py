@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 import rich.box
@@ -80,6 +81,18 @@ def print_tables(reproduction: Reproduction, results: _Results) -> None:
             console.print(_table(experiment, results))
             for sentence in judge(rows):
                 console.print(sentence)
+
+
+def print_end(out: Path, *, finished: int, planned: int, reported: bool) -> None:
+    """Where everything is, and how to go on if it was stopped."""
+    console = wrapped_console()
+    if reported:
+        console.print(f"Report: {out / 'report.html'}")
+    if finished < planned:
+        console.print(
+            f"Stopped: {finished} of {planned} runs are finished. Everything is kept in {out}: the "
+            "same command goes on."
+        )
 
 
 def _table(experiment: Experiment, results: _Results) -> Table:
