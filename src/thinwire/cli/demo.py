@@ -1,4 +1,4 @@
-"""``thinwire demo``: see compression work on this machine, in about two minutes."""
+"""``thinwire demo``: see compression work on this machine, in a few minutes."""
 
 from __future__ import annotations
 

@@ -44,8 +44,9 @@ class Way:
 def ways() -> tuple[Way, ...]:
     """What the demo compares; dense comes first.
 
-    Every learning rate is the best on held-out text of three that were tried for 250 steps with
-    another seed: 0.2, 0.3, 0.5 with momentum; 1, 2, 4 without. (For DGC 0.5 was level with 0.3.)
+    Every learning rate is the best on held-out text of three that were tried for 250 steps, with
+    simulated workers and another seed: 0.2, 0.3, 0.5 with momentum; 1, 2, 4 without. (For DGC 0.5
+    was level with 0.3.)
     DoubleSqueeze goes without momentum, as in its paper: momentum multiplies the noise of one bit,
     and no rate that was tried with it came near.
     """

@@ -12,13 +12,13 @@ from thinwire.lab.report.page import Heading, Page, Paragraph, Table
 CLOSE = 0.1
 """Held-out losses this near to dense, in nats, are called close."""
 
-MEASURED = ("", "loss", "held-out", "pushed", "pulled", "bytes", "step")
+MEASURED = ("", "rate", "loss", "held-out", "pushed", "pulled", "bytes", "step")
 CALCULATED = ("step, if the link had", *LINKS)
 
 LEGEND = (
-    f"loss: of worker 0, mean of the last {LAST} steps, in nats per character. held-out: on text "
-    "that was not trained on. pushed, pulled: bytes of one worker in one step, frames and all. "
-    "step: over loopback, median."
+    "rate: the best of three learning rates, for each recipe on its own. loss: of worker 0, mean "
+    f"of the last {LAST} steps, in nats per character. held-out: on text that was not trained on. "
+    "pushed, pulled: bytes of one worker in a step, frames and all. step: over loopback, median."
 )
 ASSUMED = (
     "Calculated, not measured: the step above, and then the bytes of "
@@ -32,6 +32,7 @@ _SMOOTHED = 10
 def measured(result: Result, dense: Result) -> tuple[str, ...]:
     return (
         result.name,
+        f"{result.learning_rate:g}",
         f"{result.final_loss:.3f}",
         f"{result.held_out_loss:.3f}",
         f"{result.pushed_nbytes / 1e3:,.0f} kB",
