@@ -120,6 +120,15 @@ class ServerProcess(Process):
             self.gone.clear()
 
 
+    def wait_for_log(self, text: str) -> None:
+        """Until the log says this: it also names strangers whose words nobody has read."""
+        with self.changed:
+            found = self.changed.wait_for(
+                lambda: any(re.search(text, line) for line in self.log), timeout=DEADLINE_SECONDS
+            )
+            assert found, f"the log does not say {text!r}, but: {self.log[-5:]}"
+
+
 class WorkerProcess(Process):
     """A worker that says hello and then only listens."""
 
