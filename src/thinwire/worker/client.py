@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -21,10 +20,11 @@ from torch.utils.hooks import RemovableHandle
 from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import batches
 from thinwire.recipe import Recipe
 from thinwire.settings import check_positive, check_whole
 from thinwire.transport.keys import WorkerCurve
+from thinwire.worker.apply import Applying, AtOnce, Trained
+from thinwire.worker.early import Early
 from thinwire.worker.momentum import take_over_momentum
 from thinwire.worker.network import (
     check_gradients,
@@ -35,7 +35,7 @@ from thinwire.worker.network import (
 from thinwire.worker.pipeline import Pipeline
 from thinwire.worker.returned import Returned
 from thinwire.worker.servers import Connect, Servers, connect_with, finite_push
-from thinwire.worker.sides import Round, WorkerSide, decode_into, norm_of
+from thinwire.worker.sides import Round, WorkerSide, norm_of
 from thinwire.worker.state import States, by_parameter, by_piece
 from thinwire.worker.stats import ClientStats, Tally, residual_ratios
 
@@ -43,9 +43,6 @@ _logger = logging.getLogger(__name__)
 
 PUSH_NUMEL = 1 << 18
 """Elements that are worth a message of their own while backward goes on."""
-
-GROUP_NUMEL = 1 << 20
-"""Elements that are decoded as soon as they are there, while others are on their way."""
 
 
 class Client:
@@ -68,14 +65,16 @@ class Client:
         deadline_seconds: float = 60.0,
         report_seconds: float = 1.0,
         overlap: bool = True,
+        early_forward: bool = False,
         seed: int = 0,
         connect: Connect | None = None,
     ) -> None:
         """``servers`` are addresses such as "tcp://host:5555", the same for all workers.
 
         With ``overlap=False`` gradients are sent by ``step()``, so that a script can change them
-        before. ``report_seconds``: how often servers are told what this worker owes, which would be
-        lost with it. ``connect`` replaces the transport, for tests.
+        before. With ``early_forward=True`` the next forward begins when the update of its first
+        layers is there: see ``settle``. ``report_seconds``: how often servers are told what this
+        worker owes, which would be lost with it. ``connect`` replaces the transport, for tests.
         """
         check_whole(workers, least=1, owner="Client", field="workers")
         check_whole(rank, least=0, owner="Client", field="rank")
@@ -86,6 +85,7 @@ class Client:
         self._rank, self._workers = rank, workers
         self._deadline, self._report_seconds = deadline_seconds, report_seconds
         self._overlap, self._pausing = overlap and not recipe.clips_model, False
+        self._early_forward = early_forward
         self._connect = connect or connect_with(keys, insecure=insecure)
         self._side = WorkerSide(recipe, rank=rank, workers=workers, seed=seed, undo=False)
         self._tally = Tally()
@@ -142,40 +142,64 @@ class Client:
             raise
 
     def _begin(self, servers: Servers) -> None:
-        groups, numbers = batches(servers.pieces, most_numel=GROUP_NUMEL), count()
-        self._groups = [[next(numbers) for _ in group] for group in groups]
+        trained = Trained(
+            servers,
+            self._parameters,
+            self._optimizer,
+            self._scheduler,
+            self._tally,
+            self._deadline,
+        )
+        at_once = AtOnce(trained)
+        self._applying: Applying = at_once
         residual = "residual" in self._recipe.push_feedback.init(0)
         self._returned = Returned(self._side.compressor, servers.pieces, residual=residual)
         self._load_residuals()
         self._ready: list[str] = []
         self._given: dict[str, int] = {}
+        at_once.catch_up(step=self.steps)
+        if self._early_forward:
+            self._applying = Early(trained, self._net)
         if self._overlap:
             for name, parameter in self._parameters.items():
                 hook = self._hook(name)
                 handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 self._handles.append(handle)
-        self._catch_up()
 
     @property
     def version(self) -> int:
-        """How many updates were applied."""
+        """How many updates were applied: all weights have this one."""
+        self.settle()
         return self._joined().arrivals.version
 
     def step(self) -> None:
-        """Push what is left, wait for the next version, and apply all versions that are there."""
-        servers = self._joined()
+        """Push what is left, wait for the next version, and apply all versions that are there.
+
+        With ``early_forward=True`` it does not wait if nothing is there: the next forward does.
+        """
+        self._joined()
         self._check_unchanged()
+        self._applying.check_read()
+        self.settle()
         for name, parameter in self._parameters.items():
             if name not in self._given:
                 self._give(name, parameter)
         self._submit()
         self._drain()
-        self._apply_next()
-        while servers.arrivals.has_next():
-            self._apply_next()
+        self._applying.advance(step=self.steps)
         self.steps += 1
         self._given.clear()
         self._pipeline.submit(_Job(partial(self._report, self.steps)))
+
+    def settle(self) -> None:
+        """With ``early_forward=True``: wait until all weights have the version that is awaited.
+
+        Call it before weights are used or changed in another way than by calling the modules that
+        own them, such as for a moving average. ``step``, ``version``, ``stats``, ``close``, all
+        state dicts, and a forward without gradients do it by themselves.
+        """
+        self._joined()
+        self._applying.settle()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -192,6 +216,7 @@ class Client:
     def stats(self) -> ClientStats:
         """What happened so far. Call it between steps."""
         servers, tally = self._joined(), self._tally
+        self.settle()
         self._drain()
         ratios, ratio = residual_ratios(self._side.compressor, servers.pieces)
         return ClientStats(
@@ -213,6 +238,7 @@ class Client:
     def state_dict(self) -> dict[str, Any]:
         """What this worker owes, and how far it is. Waits until the servers have all its pushes."""
         servers = self._joined()
+        self.settle()
         self._drain()
         for desk in servers.desks:
             desk.flush()
@@ -233,6 +259,12 @@ class Client:
 
     def close(self) -> None:
         """Tell the servers that this worker is done."""
+        try:
+            if self._servers is not None and not self._closed:
+                self.settle()
+        except BaseException as error:
+            self._end(error)
+            raise
         self._end(None)
 
     def __enter__(self) -> Client:
@@ -244,7 +276,10 @@ class Client:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end(error)
+        if error is None:
+            self.close()
+        else:
+            self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
         """With an error the servers are told that this worker may come back."""
@@ -252,6 +287,7 @@ class Client:
             handle.remove()
         self._handles.clear()
         if self._servers is not None and not self._closed:
+            self._applying.end()
             self._pipeline.close()
             if error is None:
                 self._servers.close()
@@ -296,7 +332,9 @@ class Client:
                     "client.step() before the next, because what it gave may be sent already"
                 )
             self._give(name, parameter)
-            if sum(self._parameters[n].numel() for n in self._ready) >= PUSH_NUMEL:
+            enough = sum(self._parameters[n].numel() for n in self._ready) >= PUSH_NUMEL
+            # Before all weights have their version, its scheduler has not stepped yet.
+            if enough and self._applying.is_settled:
                 self._submit()
 
         return ready
@@ -309,7 +347,8 @@ class Client:
         names, self._ready = self._ready, []
         if names:
             round_ = Round(self.steps, float(self._optimizer.param_groups[0]["lr"]))
-            self._pipeline.submit(_Job(partial(self._push, names, round_, self.version)))
+            version = self._joined().arrivals.version
+            self._pipeline.submit(_Job(partial(self._push, names, round_, version)))
 
     def _push(self, names: Sequence[str], round_: Round, version: int) -> None:
         """Compress and send these gradients. Runs in the background."""
@@ -328,35 +367,6 @@ class Client:
             self._overflowed += overflowed
             self._tally.push(pieces, sent)
             servers.push(round_.step, version, round_.learning_rate or 0.0, owned, sent)
-
-    def _apply_next(self) -> None:
-        """Wait for the next version, decode it as it comes, and step once."""
-        servers = self._joined()
-        arrivals, version = servers.arrivals, servers.arrivals.version + 1
-        mean = {name: _room(p) for name, p in self._parameters.items()}
-        for numbers in self._groups:
-            arrivals.wait_for(version, numbers, step=self.steps, deadline_seconds=self._deadline)
-            pieces = [servers.pieces[number] for number in numbers]
-            update = arrivals.take(version, numbers)
-            decode_into(mean, pieces, update)
-            self._tally.pull(pieces, update)
-        arrivals.applied_all(version)
-        for name, parameter in self._parameters.items():
-            parameter.grad = mean[name].view(parameter.shape).to(parameter)
-        self._optimizer.step()
-        if self._scheduler is not None:
-            self._scheduler.step()
-
-    def _catch_up(self) -> None:
-        """Apply what was updated before this worker came. Gradients stay what they were."""
-        servers = self._joined()
-        before = {
-            name: None if p.grad is None else p.grad.clone() for name, p in self._parameters.items()
-        }
-        while servers.arrivals.version < servers.version:
-            self._apply_next()
-        for name, parameter in self._parameters.items():
-            parameter.grad = before[name]
 
     def _load_residuals(self) -> None:
         servers = self._joined()
@@ -404,11 +414,3 @@ class _Job:
 def _gradient(parameter: Tensor) -> Tensor:
     grad = parameter.grad
     return torch.zeros(parameter.numel()) if grad is None else flatten(grad)
-
-
-def _room(parameter: Tensor) -> Tensor:
-    """Where an update is decoded to: the gradient itself, if it has the right form."""
-    grad = parameter.grad
-    if grad is not None and grad.dtype == torch.float32 and grad.is_cpu and grad.is_contiguous():
-        return grad.view(-1)
-    return torch.empty(parameter.numel())
