@@ -7,6 +7,7 @@ gradient of a parameter that no hook has brought since the last step is an error
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ class Early:
         self._groups = _groups(trained)
         self._group_of = {name: group for group in self._groups for name in group.names}
         self._awaited: _Awaited | None = None
-        self._busy = False
+        self._busy, self._one_thread = False, threading.RLock()
         self._expect_readers()
         self._handles = [*self._hook_modules(net), *self._hook_gradients(), *self._hook_states(net)]
 
@@ -77,11 +78,10 @@ class Early:
                 raise _unread(name)
 
     def settle(self) -> None:
-        if self._busy:  # a hook of the optimizer asks, in the middle of it
-            return
-        if self._awaited is not None:
-            self._apply(self._awaited, self._groups)
-        self._unread.clear()
+        with self._one_thread:
+            if self._awaited is not None:
+                self._apply(self._awaited, self._groups)
+            self._unread.clear()
 
     def advance(self, *, step: int) -> None:
         arrivals = self._trained.servers.arrivals
@@ -131,7 +131,8 @@ class Early:
         if not torch.is_grad_enabled():
             # No gradient would tell of parameters that an evaluation uses in other ways.
             self.settle()
-        elif not self._busy:
+            return
+        with self._one_thread:
             if self._awaited is not None:
                 self._apply(self._awaited, [self._group_of[name] for name in names])
             self._unread.difference_update(names)
@@ -139,7 +140,7 @@ class Early:
     def _apply(self, awaited: _Awaited, wanted: Iterable[_Group]) -> None:
         parameters = self._trained.parameters.values()
         missing = [group for group in dict.fromkeys(wanted) if group in awaited.left]
-        if not missing:
+        if not missing or self._busy:  # a hook of the optimizer may ask, in the middle of it
             return
         self._busy = True
         try:
@@ -272,8 +273,8 @@ def _check_untouched(awaited: _Awaited, group: _Group, trained: Trained) -> None
 def _unread(name: str) -> ConfigError:
     return ConfigError(
         f"{name} has a gradient, but the module that owns it was not called since the last step, "
-        "so that its weights may have been old ones: call client.settle() before the forward, or "
-        "use early_forward=False"
+        "so that its weights may have been old ones: call client.settle() before the forward, "
+        "attach a compiled network itself and not the one inside, or use early_forward=False"
     )
 
 
