@@ -52,7 +52,7 @@ class Training:
     make: Callable[[], nn.Module] = layers
     optimizer: Callable[[nn.Module], Optimizer] = sgd
     workers: int = 1
-    steps: int = 5
+    steps: int = 4
     backward: Callable[[tw.Client, nn.Module, int, int], None] = lambda client, net, step, rank: (
         backward(net, step, rank)
     )

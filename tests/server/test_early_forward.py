@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -54,8 +55,9 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early, "GROUP_NUMEL", 1)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "workers"), list(zip(OPTIMIZERS, [1, 2, 3] * 2, strict=True))
+)
 def test_every_optimizer_gets_where_it_would(optimizer: str, workers: int) -> None:
     training = Training(optimizer=OPTIMIZERS[optimizer], workers=workers)
     found, waiting = training.both()
@@ -410,6 +412,49 @@ def step_alone(server: RunningServer, *, forward: bool) -> None:
         if forward:
             net(torch.ones(20))
             raise AssertionError("a forward with weights that have not come")
+
+
+def test_what_cannot_tell_when_it_is_called_is_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is old, and yet in use
+        net = nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))
+    with (
+        RunningServer(ONE_BIT, ALONE) as server,
+        pytest.raises(tw.ConfigError, match="ScriptModule has no hooks"),
+        attached(server, net),
+    ):
+        raise AssertionError
+    assert not any(module._forward_pre_hooks for module in net.modules())
+
+
+class Closed(torch.optim.SGD):
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+def test_an_optimizer_that_wants_a_closure_is_refused() -> None:
+    training = Training(optimizer=lambda net: Closed(net.parameters(), lr=0.1))
+    with (
+        RunningServer(ONE_BIT, ALONE) as server,
+        pytest.raises(tw.ConfigError, match="Closed evaluates the loss in its step"),
+    ):
+        training.run(server, early={0})
+
+
+def note_version(net: nn.Module) -> Optimizer:
+    """Asks for whole weights in the middle of applying them."""
+
+    def ask(*_: object) -> None:
+        net.state_dict()
+
+    optimizer = sgd(net)
+    optimizer.register_step_post_hook(ask)
+    return optimizer
+
+
+def test_hooks_of_the_optimizer_may_ask_for_whole_weights_but_get_what_is_there() -> None:
+    found, waiting = Training(optimizer=note_version).both()
+    assert found == waiting
 
 
 @pytest.mark.parametrize("forward", [True, False])

@@ -21,15 +21,13 @@ from torch.utils.hooks import RemovableHandle
 from thinwire.errors import ConfigError
 from thinwire.gradient.pieces import Piece, batches
 from thinwire.worker.apply import Trained
+from thinwire.worker.readers import readers
 
 _logger = logging.getLogger(__name__)
 
 GROUP_NUMEL = 1 << 20
 """Elements of neighbours that are applied together: an optimizer step looks at all parameters, so
 one for each small module would cost more than it hides."""
-
-_READS_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer, torch.jit.ScriptModule)
-"""Modules that use parameters of their children without calling them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,8 @@ class Early:
         with self._one_thread:
             if self._awaited is not None:
                 self._apply(self._awaited, self._groups)
-            self._unread.clear()
+            if self._awaited is None:
+                self._unread.clear()
 
     def advance(self, *, step: int) -> None:
         arrivals = self._trained.servers.arrivals
@@ -135,7 +134,8 @@ class Early:
         with self._one_thread:
             if self._awaited is not None:
                 self._apply(self._awaited, [self._group_of[name] for name in names])
-            self._unread.difference_update(names)
+            if not self._busy:
+                self._unread.difference_update(names)
 
     def _apply(self, awaited: _Awaited, wanted: Iterable[_Group]) -> None:
         parameters = self._trained.parameters.values()
@@ -169,7 +169,7 @@ class Early:
     def _hook_modules(self, net: nn.Module) -> Iterator[RemovableHandle]:
         """First of all hooks: old ones, such as weight_norm's, compute with parameters, too."""
         names = {id(p): name for name, p in self._trained.parameters.items()}
-        for module, parameters in _readers(net):
+        for module, parameters in list(readers(net)):
             own = [names[id(p)] for p in parameters if id(p) in names]
             if own:
                 yield module.register_forward_pre_hook(self._reader(own), prepend=True)
@@ -227,20 +227,6 @@ def _groups(trained: Trained) -> list[_Group]:
     found = batches(list(whole.values()), most_numel=GROUP_NUMEL)
     names = [tuple(piece.key.name for piece in group) for group in found]
     return [_Group(group, tuple(n for name in group for n in numbers[name])) for group in names]
-
-
-def _readers(net: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
-    """Modules, and the parameters that each uses without calling another one."""
-    whole = isinstance(net, _READS_CHILDREN) or _is_compiled(net)
-    yield net, list(net.parameters(recurse=whole))
-    if not whole:
-        for child in net.children():
-            yield from _readers(child)
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    """A compiled module is called as a whole: hooks inside would cut it in parts."""
-    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 
 
 def _settings(optimizer: Optimizer) -> list[dict[str, object]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -37,6 +39,11 @@ def check_optimizer(net: nn.Module, optimizer: Optimizer) -> None:
     """Refuse an optimizer that would move weights by something else than the servers' updates."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ConfigError("LBFGS evaluates the loss many times in a step: use another optimizer")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"{type(optimizer).__name__} evaluates the loss in its step: use another optimizer"
+        )
     known = {id(p) for p in trained_parameters(net).values()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
