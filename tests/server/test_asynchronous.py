@@ -105,7 +105,7 @@ def test_I4_nothing_is_lost_and_replicas_agree(
             assert not worker.is_alive()
         for worker in workers:
             worker.client.close()
-            worker.client._take_back_refused()
+            worker.client._pushing.take_back_refused()
         assert first.error is None
         assert second.error is None
     for version in workers[0].applied:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe
@@ -33,13 +28,10 @@ from thinwire.worker.network import (
     trained_parameters,
 )
 from thinwire.worker.pipeline import Pipeline
-from thinwire.worker.returned import Returned
-from thinwire.worker.servers import Connect, Servers, connect_with, finite_push
-from thinwire.worker.sides import Round, WorkerSide, norm_of
-from thinwire.worker.state import States, by_parameter, by_piece
+from thinwire.worker.pushing import Pushing
+from thinwire.worker.servers import Connect, Servers, connect_with
+from thinwire.worker.sides import Round, WorkerSide
 from thinwire.worker.stats import ClientStats, Tally, residual_ratios
-
-_logger = logging.getLogger(__name__)
 
 PUSH_NUMEL = 1 << 18
 """Elements that are worth a message of their own while backward goes on."""
@@ -89,7 +81,6 @@ class Client:
         self._connect = connect or connect_with(keys, insecure=insecure)
         self._side = WorkerSide(recipe, rank=rank, workers=workers, seed=seed, undo=False)
         self._tally = Tally()
-        self._overflowed = 0
         self._servers: Servers | None = None
         self._handles: list[RemovableHandle] = []
         self._closed = False
@@ -131,9 +122,6 @@ class Client:
             version=int(self._loaded.get("version", 0)) if version is None else version,
             deadline_seconds=self._deadline,
         )
-        self._numbers: dict[str, list[int]] = {name: [] for name in self._parameters}
-        for number, piece in enumerate(self._servers.pieces):
-            self._numbers[piece.key.name].append(number)
         self._pipeline = Pipeline(["encode"], on_error=lambda error: None)
         try:
             self._begin(self._servers)
@@ -152,9 +140,8 @@ class Client:
         )
         at_once = AtOnce(trained)
         self._applying: Applying = at_once
-        residual = "residual" in self._recipe.push_feedback.init(0)
-        self._returned = Returned(self._side.compressor, servers.pieces, residual=residual)
-        self._load_residuals()
+        self._pushing = Pushing(servers, self._parameters, self._recipe, self._side, self._tally)
+        self.steps = self._pushing.load_state_dict(self._loaded, steps=self.steps)
         self._ready: list[str] = []
         self._given: dict[str, int] = {}
         at_once.catch_up(step=self.steps)
@@ -189,7 +176,8 @@ class Client:
         self._applying.advance(step=self.steps)
         self.steps += 1
         self._given.clear()
-        self._pipeline.submit(_Job(partial(self._report, self.steps)))
+        report = partial(self._pushing.report, self.steps, every_seconds=self._report_seconds)
+        self._pipeline.submit(_Job(report))
 
     def settle(self) -> None:
         """With ``early_forward=True``: wait until all weights have the version that is awaited.
@@ -228,7 +216,7 @@ class Client:
             sent_nbytes=sum(desk.sent_nbytes for desk in servers.desks),
             received_nbytes=sum(desk.received_nbytes for desk in servers.desks),
             refused_pieces=servers.arrivals.refused_pieces,
-            overflowed_pieces=self._overflowed,
+            overflowed_pieces=self._pushing.overflowed,
             rejoined=sum(desk.rejoined for desk in servers.desks),
             encode_seconds=self._pipeline.work_seconds["encode"],
             residual_ratio=ratio,
@@ -237,19 +225,9 @@ class Client:
 
     def state_dict(self) -> dict[str, Any]:
         """What this worker owes, and how far it is. Waits until the servers have all its pushes."""
-        servers = self._joined()
         self.settle()
         self._drain()
-        for desk in servers.desks:
-            desk.flush()
-        self._take_back_refused()
-        states = self._side.compressor.state_dict()
-        return {
-            "steps": self.steps,
-            "version": self.version,
-            "push": by_parameter(servers.pieces, states),
-            "returned": {name: kept.clone() for name, kept in self._returned.kept.items()},
-        }
+        return {"steps": self.steps, "version": self.version, **self._pushing.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken: call it before ``attach``."""
@@ -348,57 +326,7 @@ class Client:
         if names:
             round_ = Round(self.steps, float(self._optimizer.param_groups[0]["lr"]))
             version = self._joined().arrivals.version
-            self._pipeline.submit(_Job(partial(self._push, names, round_, version)))
-
-    def _push(self, names: Sequence[str], round_: Round, version: int) -> None:
-        """Compress and send these gradients. Runs in the background."""
-        servers = self._joined()
-        self._take_back_refused()
-        flat = {name: _gradient(self._parameters[name]) for name in names}
-        if self._recipe.clips_model:
-            round_ = replace(round_, gradient_norm=norm_of(flat))
-        numbers = [number for name in names for number in self._numbers[name]]
-        self._returned.add_to(flat, [servers.pieces[number] for number in numbers])
-        for owned in servers.by_owner(numbers):
-            pieces = [servers.pieces[number] for number in owned]
-            sent, overflowed = finite_push(self._side, pieces, flat, round_)
-            if overflowed:
-                _logger.warning("step %d: an inf or a nan is left out", round_.step)
-            self._overflowed += overflowed
-            self._tally.push(pieces, sent)
-            servers.push(round_.step, version, round_.learning_rate or 0.0, owned, sent)
-
-    def _load_residuals(self) -> None:
-        servers = self._joined()
-        states: States = self._loaded.get("push", {})
-        self._side.compressor.load_state_dict(by_piece(servers.pieces, states))
-        if servers.counted > self.steps:
-            owed = self._owed()
-            if owed:
-                _logger.warning(
-                    "this worker pushed %d steps before it was lost, its checkpoint is of step %d: "
-                    "a residual of norm %g in there is out of date and is dropped",
-                    servers.counted,
-                    self.steps,
-                    owed,
-                )
-            self._side.compressor.load_state_dict({})
-            self.steps = servers.counted
-        else:
-            self._returned.load(self._loaded.get("returned", {}))
-        self._side.compressor.prepare(servers.pieces)
-
-    def _report(self, step: int) -> None:
-        """Tell the servers what would be lost with this worker. Runs in the background."""
-        for desk in self._joined().desks:
-            desk.report(self._owed, step, every_seconds=self._report_seconds)
-
-    def _owed(self) -> float:
-        return math.sqrt(math.fsum(self._side.compressor.owed_squares().values()))
-
-    def _take_back_refused(self) -> None:
-        servers = self._joined()
-        self._returned.take(servers.arrivals.take_refused())
+            self._pipeline.submit(_Job(partial(self._pushing.push, names, round_, version)))
 
 
 class _Job:
@@ -409,8 +337,3 @@ class _Job:
 
     def finish(self) -> None:
         """Nobody waits for a single job."""
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    grad = parameter.grad
-    return torch.zeros(parameter.numel()) if grad is None else flatten(grad)
