@@ -24,6 +24,7 @@ from tests.server.servers import RunningServer, weights
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
 from thinwire.wire.messages import Late, Update
+from thinwire.worker import client as client_module
 from thinwire.worker import early
 from thinwire.worker.arrivals import Arrivals
 
@@ -50,9 +51,10 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
 
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No version is ever there when a step ends, and every parameter is applied by itself."""
+    """No version is ever there when a step ends; every parameter is pushed and applied alone."""
     monkeypatch.setattr(Arrivals, "has_next", lambda self: False)
     monkeypatch.setattr(early, "GROUP_NUMEL", 1)
+    monkeypatch.setattr(client_module, "PUSH_NUMEL", 1)
 
 
 @pytest.mark.parametrize(

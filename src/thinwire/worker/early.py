@@ -7,7 +7,6 @@ gradient of a parameter that no hook has brought since the last step is an error
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,7 +52,7 @@ class Early:
     """Applies a version group by group, when a forward needs it. Gradients stay what they were.
 
     The optimizer steps once for each group, with the gradients of that group only. So it must be
-    one that looks at each parameter alone, as those of torch do.
+    one that looks at each parameter alone, as those of torch do. Forwards are of one thread.
     """
 
     def __init__(self, trained: Trained, net: nn.Module) -> None:
@@ -61,7 +60,7 @@ class Early:
         self._groups = _groups(trained)
         self._group_of = {name: group for group in self._groups for name in group.names}
         self._awaited: _Awaited | None = None
-        self._busy, self._one_thread = False, threading.RLock()
+        self._busy = False
         self._expect_readers()
         self._handles = [*self._hook_modules(net), *self._hook_gradients(), *self._hook_states(net)]
 
@@ -76,11 +75,10 @@ class Early:
                 raise _unread(name)
 
     def settle(self) -> None:
-        with self._one_thread:
-            if self._awaited is not None:
-                self._apply(self._awaited, self._groups)
-            if self._awaited is None:
-                self._unread.clear()
+        if self._awaited is not None:
+            self._apply(self._awaited, self._groups)
+        if self._awaited is None:
+            self._unread.clear()
 
     def advance(self, *, step: int) -> None:
         arrivals = self._trained.servers.arrivals
@@ -131,11 +129,10 @@ class Early:
             # No gradient would tell of parameters that an evaluation uses in other ways.
             self.settle()
             return
-        with self._one_thread:
-            if self._awaited is not None:
-                self._apply(self._awaited, [self._group_of[name] for name in names])
-            if not self._busy:
-                self._unread.difference_update(names)
+        if self._awaited is not None:
+            self._apply(self._awaited, [self._group_of[name] for name in names])
+        if not self._busy:
+            self._unread.difference_update(names)
 
     def _apply(self, awaited: _Awaited, wanted: Iterable[_Group]) -> None:
         parameters = self._trained.parameters.values()
