@@ -32,15 +32,26 @@ STEP_SECONDS = 0.02
 def train(
     addresses: Sequence[str], recipe: Recipe, rank: int, steps: int
 ) -> tuple[list[bytes], int]:
-    """The last weights of one worker, and how often it had to join again."""
+    """The last weights of one worker, and how often it had to join again.
+
+    Worker 1 begins its forward early, so that it is hit while a version is awaited there.
+    """
     net = network()
-    with tw.Client(addresses, recipe, rank=rank, workers=WORKERS, deadline_seconds=40.0) as client:
+    with tw.Client(
+        addresses,
+        recipe,
+        rank=rank,
+        workers=WORKERS,
+        deadline_seconds=40.0,
+        early_forward=rank == 1,
+    ) as client:
         client.attach(net, plain_sgd(net))
         for step in range(steps):
             time.sleep(STEP_SECONDS)
             net.zero_grad()
             loss_of(net, step, rank).backward()  # type: ignore[no-untyped-call]
             client.step()
+        client.settle()
         return weights(net), client.stats().rejoined
 
 
