@@ -67,11 +67,13 @@ class Training:
     def run(self, server: RunningServer, *, early: Collection[int]) -> list[list[bytes]]:
         """``early`` are the workers whose forward begins early."""
         nets = [self.network() for _ in range(self.workers)]
+        # Not in threads: with its first optimizer torch imports its compiler, for seconds.
+        optimizers = [self.optimizer(net) for net in nets]
         errors: list[BaseException] = []
 
         def work(rank: int) -> None:
             try:
-                self._work(server, nets[rank], rank, rank in early)
+                self._work(server, nets[rank], optimizers[rank], rank, rank in early)
             except BaseException as error:
                 errors.append(error)
 
@@ -82,6 +84,7 @@ class Training:
             thread.join(timeout=2 * DEADLINE)
         for error in errors:
             raise error
+        assert not any(thread.is_alive() for thread in threads)
         return [weights(net) for net in nets]
 
     def both(self) -> tuple[list[list[bytes]], list[list[bytes]]]:
@@ -103,8 +106,14 @@ class Training:
             scheduler.step()
         return weights(net)
 
-    def _work(self, server: RunningServer, net: nn.Module, rank: int, early: bool) -> None:
-        optimizer = self.optimizer(net)
+    def _work(
+        self,
+        server: RunningServer,
+        net: nn.Module,
+        optimizer: Optimizer,
+        rank: int,
+        early: bool,
+    ) -> None:
         with tw.Client(
             [server.address],
             self.recipe,

@@ -21,6 +21,7 @@ import thinwire as tw
 from tests.server.early import Training, backward, loss_of, sgd, zero_grad
 from tests.server.early_networks import NETWORKS, Functional, Scale
 from tests.server.servers import RunningServer, weights
+from tests.slow import slow
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
 from thinwire.wire.messages import Late, Update
@@ -58,7 +59,15 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "workers"), list(zip(OPTIMIZERS, [1, 2, 3] * 2, strict=True))
+    ("optimizer", "workers"),
+    [
+        slow("sgd", 1),
+        ("momentum", 2),
+        ("adam", 3),
+        ("adamw, foreach", 1),
+        slow("lans", 2),
+        ("clan", 3),
+    ],
 )
 def test_every_optimizer_gets_where_it_would(optimizer: str, workers: int) -> None:
     training = Training(optimizer=OPTIMIZERS[optimizer], workers=workers)
@@ -77,7 +86,7 @@ def test_every_recipe_gets_where_it_would(recipe: Recipe) -> None:
     assert [training.virtual()] * 2 == found == waiting
 
 
-@pytest.mark.parametrize("numel", [100, 3000, 1 << 20])
+@pytest.mark.parametrize("numel", [slow(100), 3000, slow(1 << 20)])
 def test_groups_change_nothing(numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early, "GROUP_NUMEL", numel)
     training = Training(optimizer=OPTIMIZERS["adam"])
@@ -145,9 +154,11 @@ LOOPS = {
     "accumulation": Training(backward=accumulate),
     "accumulation, no overlap": Training(backward=accumulate, options={"overlap": False}),
 }
+SELDOM = {"zeros", "zeros before", "none between", "accumulation, no overlap"}
+"""Between two others that are always tested."""
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", [slow(one) if one in SELDOM else one for one in LOOPS])
 def test_every_loop_gets_where_it_would(loop: str) -> None:
     found, expected = replace(LOOPS[loop], workers=2).both()
     assert found == expected
@@ -191,8 +202,15 @@ def test_modes_of_a_forward_do_not_reach_the_optimizer() -> None:
     assert modes == {(False, False)}
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "inner"),
+    [
+        (torch.no_grad, True),
+        slow(torch.no_grad, False),
+        slow(torch.inference_mode, True),
+        (torch.inference_mode, False),
+    ],
+)
 def test_an_evaluation_sees_whole_versions(mode: Callable[[], Any], inner: bool) -> None:
     seen: list[bytes] = []
 
