@@ -55,7 +55,7 @@ class Client:
         keys: WorkerCurve | None = None,
         insecure: bool = False,
         deadline_seconds: float = 60.0,
-        report_seconds: float = 1.0,
+        report_seconds: float = 5.0,
         overlap: bool = True,
         early_forward: bool = False,
         seed: int = 0,
@@ -79,7 +79,7 @@ class Client:
         self._overlap, self._pausing = overlap and not recipe.clips_model, False
         self._early_forward = early_forward
         self._connect = connect or connect_with(keys, insecure=insecure)
-        self._side = WorkerSide(recipe, rank=rank, workers=workers, seed=seed, undo=False)
+        self._side = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
         self._tally = Tally()
         self._servers: Servers | None = None
         self._handles: list[RemovableHandle] = []

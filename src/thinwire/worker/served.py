@@ -51,7 +51,7 @@ class Served:
         self._pushed: set[int] = set()
         self.span: Span = unwatched
         self.tally = Tally()
-        self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed, undo=False)
+        self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
         self.worker.compressor.prepare(pieces)
 
     def push(self, unit: Unit) -> Transit:

@@ -44,13 +44,11 @@ class Round:
 
 
 class WorkerSide:
-    """Compresses this worker's gradients. With ``undo`` its newest step can be undone."""
+    """Compresses this worker's gradients. Its newest step can be undone."""
 
-    def __init__(
-        self, recipe: Recipe, *, rank: int, workers: int, seed: int, undo: bool = True
-    ) -> None:
+    def __init__(self, recipe: Recipe, *, rank: int, workers: int, seed: int) -> None:
         self.compressor = Compressor(
-            recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers, undo=undo
+            recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers, undo=True
         )
 
     def push(
