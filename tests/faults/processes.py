@@ -119,7 +119,6 @@ class ServerProcess(Process):
             assert found, f"no peer is gone because {reason!r}, but: {self.gone[-5:]}"
             self.gone.clear()
 
-
     def wait_for_log(self, text: str) -> None:
         """Until the log says this: it also names strangers whose words nobody has read."""
         with self.changed:
