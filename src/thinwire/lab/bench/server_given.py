@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from thinwire.errors import ConfigError
 from thinwire.lab.bench.given_gradient import BACKWARDS, give, like_gradient, make_pace
+from thinwire.lab.chance import seeded
 from thinwire.settings import check_choice, check_whole
 
 LAYERS = 24
@@ -60,7 +61,8 @@ class GivenNetwork(nn.Module):
     def __init__(self, given: Given, *, rank: int) -> None:
         super().__init__()
         width = given.width
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
+        with seeded(1):  # servers want the same weights of all workers
+            self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
         generator = torch.Generator().manual_seed(1 + rank)
         self._gradients = [like_gradient(p, generator) for p in self.parameters()]
         self._seconds = given.backward_ms / 1e3 / LAYERS
