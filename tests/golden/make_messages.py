@@ -37,6 +37,9 @@ _NOTHING = Entry(0xFFFFFFFF, 0xFFFF, 0, memoryview(b""))
 
 FROM_WORKER: dict[str, Message] = {
     "join": Join(workers=4, pieces=161, digest=bytes(range(32)), version=9),
+    "join-first": Join(
+        workers=4, pieces=161, digest=bytes(range(32)), version=0, checksums=(0xE3069283, 0)
+    ),
     "push": Push(version=9, learning_rate=0.1, entries=(_DENSE, _SPARSE, _NOTHING)),
     "push-empty": Push(version=0, learning_rate=0.0, entries=()),
     "catch-up": CatchUp(version=0x0102030405060708),

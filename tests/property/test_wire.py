@@ -45,9 +45,11 @@ ENTRIES = st.lists(ENTRY, max_size=5, unique_by=lambda entry: entry.piece).map(
 PIECES = st.sets(U32, max_size=5).map(lambda pieces: tuple(sorted(pieces)))
 RATE = st.floats(min_value=0.0, allow_infinity=False).map(abs)
 REASON = st.sampled_from(Reason)
+DIGEST = st.binary(min_size=32, max_size=32)
 
 MESSAGE: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Join, POSITIVE, U32, st.binary(min_size=32, max_size=32), U64),
+    st.builds(Join, POSITIVE, U32, DIGEST, U64),
+    st.builds(Join, POSITIVE, U32, DIGEST, st.just(0), st.lists(U32, max_size=5).map(tuple)),
     st.builds(Welcome, U64, POSITIVE, U32),
     st.builds(Push, U64, RATE, ENTRIES),
     st.builds(Update, U64, ENTRIES),

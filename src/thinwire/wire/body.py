@@ -16,7 +16,7 @@ from thinwire.wire.frame import DEFAULT_LIMITS, Limits, check_bytes, check_uint
 
 _FLOAT64 = struct.Struct("<d")
 _ROW = struct.Struct("<IHII")  # piece codec numel nbytes
-_PIECE = struct.Struct("<I")
+_NUMBER = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Writer:
         self.uint(len(data), 4)
         self.raw(data)
 
-    def pieces(self, pieces: tuple[int, ...]) -> None:
-        self.count(len(pieces))
-        self._parts.extend(_PIECE.pack(piece) for piece in pieces)
+    def numbers(self, numbers: tuple[int, ...]) -> None:
+        self.count(len(numbers))
+        self._parts.extend(_NUMBER.pack(number) for number in numbers)
 
     def entries(self, entries: tuple[Entry, ...]) -> None:
         self.count(len(entries))
@@ -164,10 +164,11 @@ class Reader:
                 f"{self._where}: text is not UTF-8 at byte {error.start} of {nbytes}"
             ) from None
 
-    def pieces(self) -> tuple[int, ...]:
+    def numbers(self, what: str) -> tuple[int, ...]:
+        """A table of them; ``what`` they are is for errors."""
         count = self.count()
-        table = self._take(count * _PIECE.size, f"a table of {count} pieces")
-        return tuple(piece for (piece,) in _PIECE.iter_unpack(table))
+        table = self._take(count * _NUMBER.size, f"a table of {count} {what}")
+        return tuple(number for (number,) in _NUMBER.iter_unpack(table))
 
     def entries(self) -> tuple[Entry, ...]:
         """The table, and the payloads, which must fill the rest of the body exactly."""

@@ -40,7 +40,7 @@ class Reason(enum.IntEnum):
     STALE = 1  # a push computed on too old a version: the pieces go back to the worker's residual
     LIMIT = 2  # a push beyond what the server will hold for this worker: they go back as well
     HISTORY = 3  # the versions wanted are not in the log: start from a checkpoint
-    DIGEST = 4  # the two sides disagree on names, shapes, recipe or the number of workers
+    DIGEST = 4  # they disagree on names, shapes, recipe, number of workers or the first weights
     UNKNOWN_WORKER = 5  # no such worker, or it has joined already
     EPOCH = 6  # sent to another run, or to the server before its restart: join again
     PROTOCOL = 7  # the peer broke the protocol
@@ -54,7 +54,8 @@ class Join:
     """Worker to server: that it takes part, and the last version that it has applied.
 
     ``digest`` is the SHA-256 of names, shapes and recipe. The server sends the updates after
-    ``version``.
+    ``version``. ``checksums`` are those of the weights, one for each tensor described; at version 0
+    only, and empty if they are not given.
     """
 
     kind: ClassVar[int] = 1
@@ -62,6 +63,7 @@ class Join:
     pieces: int
     digest: bytes
     version: int
+    checksums: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_positive("join: workers", self.workers)
@@ -71,16 +73,26 @@ class Join:
             raise errors.LocalProtocolError(
                 f"join: digest of {len(self.digest)} bytes, expected {DIGEST_NBYTES}"
             )
+        for checksum in self.checksums:
+            check_uint("join: checksum", checksum, bits=32)
+        if self.checksums and self.version != 0:
+            raise errors.LocalProtocolError(
+                f"join: {len(self.checksums)} checksums at version {self.version}, expected none"
+            )
 
     def write(self, body: Writer) -> None:
         body.uint(self.workers, 4)
         body.uint(self.pieces, 4)
         body.raw(self.digest)
         body.uint(self.version, 8)
+        if self.version == 0:
+            body.numbers(self.checksums)
 
     @classmethod
     def read(cls, body: Reader) -> Join:
-        return cls(body.uint(4), body.uint(4), body.raw(DIGEST_NBYTES), body.uint(8))
+        workers, pieces, digest = body.uint(4), body.uint(4), body.raw(DIGEST_NBYTES)
+        version = body.uint(8)
+        return cls(workers, pieces, digest, version, () if version else body.numbers("checksums"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +202,11 @@ class Refusal:
         body.uint(self.version, 8)
         body.uint(self.reason, 2)
         body.text(self.text)
-        body.pieces(self.pieces)
+        body.numbers(self.pieces)
 
     @classmethod
     def read(cls, body: Reader) -> Refusal:
-        return cls(body.uint(8), _read_reason("refusal", body), body.text(), body.pieces())
+        return cls(body.uint(8), _read_reason("refusal", body), body.text(), body.numbers("pieces"))
 
 
 def _read_reason(where: str, body: Reader) -> Reason:
@@ -364,11 +376,11 @@ class Late:
 
     def write(self, body: Writer) -> None:
         body.uint(self.version, 8)
-        body.pieces(self.workers)
+        body.numbers(self.workers)
 
     @classmethod
     def read(cls, body: Reader) -> Late:
-        return cls(body.uint(8), body.pieces())
+        return cls(body.uint(8), body.numbers("workers"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,11 +423,11 @@ class Counted:
 
     def write(self, body: Writer) -> None:
         body.uint(self.version, 8)
-        body.pieces(self.pieces)
+        body.numbers(self.pieces)
 
     @classmethod
     def read(cls, body: Reader) -> Counted:
-        return cls(body.uint(8), body.pieces())
+        return cls(body.uint(8), body.numbers("pieces"))
 
 
 Message: TypeAlias = (

@@ -68,6 +68,8 @@ def test_kinds_are_unique() -> None:
     ("message", "body"),
     [
         (Join(4, 161, DIGEST, 9), struct.pack("<II32sQ", 4, 161, DIGEST, 9)),
+        (Join(4, 161, DIGEST, 0), struct.pack("<II32sQI", 4, 161, DIGEST, 0, 0)),
+        (Join(4, 161, DIGEST, 0, (7, 5)), struct.pack("<II32sQIII", 4, 161, DIGEST, 0, 2, 7, 5)),
         (Welcome(9, 3, 2), struct.pack("<QII", 9, 3, 2)),
         (
             Describe(1, 2, "r", (Described("w", (3, 4)),), lead=9),
@@ -146,6 +148,16 @@ def test_wrong_entries_are_refused(body: bytes, message: str) -> None:
             struct.pack("<II32sQ", 0, 1, DIGEST, 9),
             "join: workers 0, expected at least 1",
         ),
+        (
+            Join.kind,
+            struct.pack("<II32sQII", 4, 161, DIGEST, 9, 1, 7),
+            "join: 8 bytes too many",
+        ),
+        (
+            Join.kind,
+            struct.pack("<II32sQI", 4, 161, DIGEST, 0, 65537),
+            "join: count 65537, the limit is 65536",
+        ),
         (Welcome.kind, struct.pack("<QII", 9, 0, 2), "welcome: quorum 0, expected at least 1"),
         (Heartbeat.kind, bytes(9), "heartbeat: 1 bytes too many"),
         (Leave.kind, struct.pack("<HI", 0, 0), r"leave: reason 0, expected 1\.\.10"),
@@ -186,6 +198,8 @@ def test_right_learning_rates_are_kept_exactly(rate: float) -> None:
         (lambda: Join(1, 1 << 32, DIGEST, 9), "join: pieces 4294967296"),
         (lambda: Join(1, 1, DIGEST[:31], 9), "join: digest of 31 bytes, expected 32"),
         (lambda: Join(1, 1, DIGEST, BIG), "join: version"),
+        (lambda: Join(1, 1, DIGEST, 0, (1 << 32,)), "join: checksum 4294967296"),
+        (lambda: Join(1, 1, DIGEST, 9, (7,)), "join: 1 checksums at version 9, expected none"),
         (lambda: Welcome(BIG, 1, 0), "welcome: version"),
         (lambda: Describe(2, 2, "", ()), "describe: server 2, expected 0..1"),
         (lambda: Describe(0, 0, "", ()), "describe: servers 0"),
