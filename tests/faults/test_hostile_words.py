@@ -76,9 +76,11 @@ class Worker:
         frame = encode(message, run=self._run, epoch=self._epoch, worker=self._rank, step=step)
         self.connection.send(frames.pack(frame), deadline_seconds=1.0)
 
-    def apply(self, description: Describe, *, version: int = 0) -> None:
+    def apply(
+        self, description: Describe, *, version: int = 0, checksums: tuple[int, ...] = ()
+    ) -> None:
         self.say(description)
-        self.say(Join(3, 1, digest_of(description, 3), version))
+        self.say(Join(3, 1, digest_of(description, 3), version, checksums))
 
     def heard(self) -> list[Message]:
         found = []
@@ -145,6 +147,35 @@ def test_models_that_nobody_can_train(
     assert isinstance(refusal, Refusal)
     assert why in refusal.text
     stage.worker(0)
+
+
+@pytest.mark.parametrize("count", [1, 3, 65_536])
+def test_checksums_of_more_or_fewer_tensors(count: int) -> None:
+    stage = Stage()
+    hostile = Worker(stage, 0)
+    hostile.apply(stage.description, checksums=(7,) * count)
+    stage.turn()
+    [refusal] = hostile.heard()
+    assert isinstance(refusal, Refusal)
+    assert refusal.text == f"checksums of {count} tensors, but you describe 2"
+
+
+def test_first_weights_of_one_that_goes_are_forgotten() -> None:
+    stage = Stage()
+    hostile = Worker(stage, 0)
+    hostile.apply(stage.description, checksums=(6, 6))
+    stage.turn()
+    hostile.connection.close()
+    stage.turn()
+    honest, again = Worker(stage, 1), Worker(stage, 0)
+    honest.apply(stage.description, checksums=(7, 7))
+    stage.turn()
+    assert isinstance(honest.heard()[0], Welcome)
+    again.apply(stage.description, checksums=(7, 6))
+    stage.turn()
+    [refusal] = again.heard()
+    assert isinstance(refusal, Refusal)
+    assert "your b is not what this run began with" in refusal.text
 
 
 def test_a_long_description_of_another_model_is_not_read() -> None:

@@ -19,6 +19,7 @@ from thinwire.recipe import Recipe
 from thinwire.server.log import Log
 from thinwire.server.rules import Rules
 from thinwire.server.service import Service
+from thinwire.server.settings import DEFAULT_SETTINGS, ServiceSettings
 from thinwire.transport import zeromq
 from thinwire.worker.client import Client
 
@@ -56,8 +57,16 @@ def virtual(recipe: Recipe, workers: int, steps: int) -> list[bytes]:
 class RunningServer(AbstractContextManager["RunningServer"]):
     """A server in a thread, which can be stopped without a word and started again."""
 
-    def __init__(self, recipe: Recipe, rules: Rules, *, log_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        rules: Rules,
+        *,
+        log_dir: Path | None = None,
+        settings: ServiceSettings = DEFAULT_SETTINGS,
+    ) -> None:
         self._recipe, self._rules, self._log_dir = recipe, rules, log_dir
+        self._settings = settings
         self.address = "tcp://127.0.0.1:0"
         self.error: BaseException | None = None
         self.start()
@@ -71,7 +80,12 @@ class RunningServer(AbstractContextManager["RunningServer"]):
             log, recovery = Log.open(self._log_dir, new_run=next(_runs))
         self._log = log
         self.service = Service(
-            self._listener, self._recipe, self._rules, log=log, recovery=recovery
+            self._listener,
+            self._recipe,
+            self._rules,
+            settings=self._settings,
+            log=log,
+            recovery=recovery,
         )
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()

@@ -5,13 +5,15 @@ A number from a peer must not make this side allocate or compute without bound.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from thinwire.errors import RemoteProtocolError
 from thinwire.model import Model
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
 from thinwire.wire.body import shortened
 from thinwire.wire.frame import Frame
-from thinwire.wire.messages import Describe, Join, Reason, Refusal
+from thinwire.wire.messages import Describe, Described, Join, Reason, Refusal
 from thinwire.wire.session import Session, State
 
 MOST_NUMEL = 1 << 36
@@ -53,13 +55,15 @@ def why_not(
     recipe: Recipe,
     rules: Rules,
     model: Model | None,
+    checksums: Sequence[int],
     version: int,
     since: int,
     joined: bool,
 ) -> Refusal | None:
     """``version`` and ``since``: the newest one here, and the first that can be caught up from.
 
-    ``joined``: there is such a worker already.
+    ``checksums``: those of the weights of version 0, if others rely on them. ``joined``: there is
+    such a worker already.
     """
 
     def refuse(reason: Reason, text: str) -> Refusal:
@@ -77,6 +81,9 @@ def why_not(
     if description is None:
         return refuse(Reason.DIGEST, "say what you train before you join")
     difference = _difference(join, description, recipe=recipe, rules=rules, model=model)
+    if difference is not None:
+        return refuse(Reason.DIGEST, difference)
+    difference = _other_weights(join.checksums, description.tensors, checksums)
     if difference is not None:
         return refuse(Reason.DIGEST, difference)
     if join.version > version:
@@ -108,6 +115,23 @@ def _difference(
     if difference is None and join.digest != model.digest:
         return "digests differ: do both sides have the same version of Thinwire?"
     return difference
+
+
+def _other_weights(
+    found: Sequence[int], tensors: Sequence[Described], expected: Sequence[int]
+) -> str | None:
+    """What is wrong with checksums, if they are given and there is something to compare with."""
+    if not found:
+        return None
+    if len(found) != len(tensors):
+        return f"checksums of {len(found)} tensors, but you describe {len(tensors)}"
+    for tensor, one, other in zip(tensors, found, expected, strict=False):
+        if one != other:
+            return (
+                f"your {tensor.name} is not what this run began with: build the network with the "
+                "same seed on all workers, or load the same checkpoint"
+            )
+    return None
 
 
 def _absurdity(description: Describe, rules: Rules) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from thinwire.errors import LogError
 from thinwire.server.aggregate import Aggregate
@@ -69,11 +69,11 @@ class Memory:
                 version, nbytes = update.version, nbytes + len(frame.body)
                 yield update
 
-    def keep_state(self, aggregate: Aggregate, described: Frame, *, every_nbytes: int) -> None:
+    def keep_state(self, aggregate: Aggregate, said: Sequence[Frame], *, every_nbytes: int) -> None:
         """Write a snapshot, if there was so much since the last one, or four times the state."""
         state_nbytes = 4 * sum(piece.numel for piece in aggregate.pieces.values())
         if self._log is not None and self._nbytes >= max(4 * state_nbytes, every_nbytes):
-            snapshot = snapshot_of(aggregate, described, run=self.run, epoch=self.epoch)
+            snapshot = snapshot_of(aggregate, said, run=self.run, epoch=self.epoch)
             self._nbytes = 0
             try:
                 self._log.snapshot(snapshot)

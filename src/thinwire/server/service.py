@@ -95,6 +95,9 @@ class Service:
         """How many pushes were accepted, refused and repeated, and the bytes of each way."""
         self.done = False
         self._described: Frame | None = None
+        self._began: Frame | None = None
+        """The Join of the worker whose weights are those of version 0."""
+        self._checksums: tuple[int, ...] = ()
         self._owed: dict[int, tuple[int, float]] = {}
         self._refusals = Refusals(_logger)
         self._comings = Refusals(_logger, level=logging.INFO)
@@ -173,6 +176,7 @@ class Service:
             recipe=self._recipe,
             rules=self._rules,
             model=self.model,
+            checksums=self._checksums if self._is_begun() else (),
             version=self.version,
             since=self.memory.past.since,
             joined=worker in self.members.workers,
@@ -184,9 +188,10 @@ class Service:
         aggregate = self._adopted(peer, description)
         # Or it would be sent updates of this turn, which it may have said that it has.
         self._settle()
-        if worker in aggregate.absent:
+        begins = bool(join.checksums) and join.checksums != self._checksums
+        if begins or worker in aggregate.absent:
             self.memory.keep(raw)
-            aggregate.enter(worker)
+            self._enter(join, frames.unpack(memoryview(raw)))
         self.members.join(peer)
         self._listener.admit(peer.id)
         welcome = Welcome(self.version, self._rules.quorum, self._rules.staleness)
@@ -195,6 +200,17 @@ class Service:
         self._comings.note(
             f"worker {worker} joined at version {join.version}", now=time.monotonic()
         )
+
+    def _is_begun(self) -> bool:
+        """Whether anybody relies on the first weights. Else whoever comes may begin with others."""
+        pushed = self.aggregate is not None and self.aggregate.marks
+        return bool(pushed or self.members.workers)
+
+    def _enter(self, join: Join, frame: Frame) -> None:
+        """A worker that comes back, or one that says the first weights."""
+        self._running().enter(frame.worker)
+        if join.checksums:
+            self._began, self._checksums = frame, join.checksums
 
     def _adopted(self, peer: Peer, description: Describe | None) -> Aggregate:
         """The aggregate, made from what the first worker describes."""
@@ -265,7 +281,8 @@ class Service:
                 self._send(peer, frame)
         if self.aggregate is not None and self._described is not None:
             every = self._settings.snapshot_nbytes
-            self.memory.keep_state(self.aggregate, self._described, every_nbytes=every)
+            said = [self._described] if self._began is None else [self._described, self._began]
+            self.memory.keep_state(self.aggregate, said, every_nbytes=every)
 
     def _recover(self, recovery: Recovery) -> None:
         """Count again what was logged before a restart.
@@ -273,8 +290,9 @@ class Service:
         Updates follow from pushes. One that was made but not logged any more is logged now.
         """
         if recovery.snapshot is not None:
-            described = recovery.snapshot.pending[0]
-            self._again(described)
+            for frame in recovery.snapshot.pending:
+                if frame.kind != Push.kind:
+                    self._again(frame)
             restore(self._running(), recovery.snapshot)
         missing: dict[tuple[int, ...], Update] = {}
         for frame in recovery.frames():
@@ -302,7 +320,7 @@ class Service:
         elif isinstance(message, Leave):
             return self._running().leave(frame.worker)
         elif isinstance(message, Join):
-            self._running().enter(frame.worker)
+            self._enter(message, frame)
         return []
 
     def _leave(self, peer: Peer, leave: Leave, raw: bytes) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from thinwire.errors import LogError
 from thinwire.server.aggregate import Aggregate, Contribution, Mark
 from thinwire.server.snapshot import Snapshot
 from thinwire.wire.body import Entry
 from thinwire.wire.frame import Frame
-from thinwire.wire.messages import Push, decode, encode
+from thinwire.wire.messages import Describe, Join, Push, decode, encode
 
 
-def snapshot_of(aggregate: Aggregate, described: Frame, *, run: int, epoch: int) -> Snapshot:
-    """``described`` is the frame that said what is trained: it may be deleted from the log."""
+def snapshot_of(aggregate: Aggregate, said: Sequence[Frame], *, run: int, epoch: int) -> Snapshot:
+    """``said`` is what the first worker did: Describe, and Join if it has checksums.
+
+    The log may have lost them.
+    """
     return Snapshot(
         run,
         epoch,
         buffers=aggregate.compressor.state_dict(),
         versions={str(number): version for number, version in aggregate.versions.items()},
         counters={**_marks(aggregate), **{f"absent {worker}": 1 for worker in aggregate.absent}},
-        pending=(described, *_pushes(aggregate, run=run, epoch=epoch)),
+        pending=(*said, *_pushes(aggregate, run=run, epoch=epoch)),
     )
 
 
@@ -37,8 +40,10 @@ def restore(aggregate: Aggregate, snapshot: Snapshot) -> None:
             worker, piece = map(int, numbers)
             version = snapshot.counters[f"version {worker} {piece}"]
             aggregate.marks[worker, piece] = Mark(number, version, skipped.get((worker, piece), ()))
-    for frame in snapshot.pending[1:]:
+    for frame in snapshot.pending:
         message = decode(frame)
+        if isinstance(message, Describe | Join):
+            continue  # not the aggregate's
         if not isinstance(message, Push):
             raise LogError(f"snapshot: a {type(message).__name__} among the pushes")
         for entry in message.entries:

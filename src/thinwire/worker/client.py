@@ -121,6 +121,7 @@ class Client:
             workers=self._workers,
             version=int(self._loaded.get("version", 0)) if version is None else version,
             deadline_seconds=self._deadline,
+            weights=self._parameters.values(),
         )
         self._pipeline = Pipeline(["encode"], on_error=lambda error: None)
         try:

@@ -79,6 +79,7 @@ def compress_ddp(
         deadline_seconds=deadline_seconds,
         servers=servers,
         connect=connect_with(keys, insecure=insecure) if servers else None,
+        weights=trained,
     )
     compression = Compression(
         names,

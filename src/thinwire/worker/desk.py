@@ -82,6 +82,8 @@ class Application:
     workers: int
     pieces: int
     description: Describe
+    checksums: tuple[int, ...] = ()
+    """Of the weights of version 0, if those are what it begins with."""
 
 
 class _NotYet(TransportError):
@@ -206,7 +208,8 @@ class Desk:
             session = Session.of_worker(mine.rank, run=self.run)
             version = self._inbox.applied()
             digest = digest_of(mine.description, mine.workers)
-            join = Join(mine.workers, mine.pieces, digest, version)
+            checksums = () if version else mine.checksums
+            join = Join(mine.workers, mine.pieces, digest, version, checksums)
             for message in (mine.description, join):
                 session.send(message)
                 connection.send(frames.pack(session.encode(message)), deadline_seconds=seconds)

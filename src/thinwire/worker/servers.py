@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from thinwire.wire.messages import Push, Reason
 from thinwire.worker.arrivals import Arrivals
 from thinwire.worker.desk import Application, Desk
 from thinwire.worker.sides import Round, WorkerSide, entries, slice_of
+from thinwire.worker.weights import checksums_of
 
 Connect = Callable[[str, float], Connection]
 """Makes a connection to an address, within so many seconds."""
@@ -42,8 +43,12 @@ class Servers:
         workers: int,
         version: int,
         deadline_seconds: float,
+        weights: Iterable[Tensor] = (),
     ) -> None:
-        """``version`` is the last one that was applied to the weights."""
+        """``version`` is the last one that was applied to the weights.
+
+        ``weights`` are those of ``keys``: servers compare them with what other workers begin with.
+        """
         if not addresses or isinstance(addresses, str):
             raise ConfigError(f"servers {addresses!r}, expected a list of addresses")
         if not keys:
@@ -57,6 +62,7 @@ class Servers:
                 "have nothing to do, use fewer"
             )
         self._workers = workers
+        self._checksums = checksums_of(weights) if version == 0 else ()
         self.desks: list[Desk] = []
         try:
             self._join(addresses, recipe, keys, connect, rank, deadline_seconds)
@@ -81,7 +87,9 @@ class Servers:
             self.desks.append(
                 Desk(
                     _to(connect, address),
-                    Application(rank, self._workers, len(self.pieces), description),
+                    Application(
+                        rank, self._workers, len(self.pieces), description, self._checksums
+                    ),
                     self.arrivals,
                     deadline_seconds=deadline_seconds,
                 )

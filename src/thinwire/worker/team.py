@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch import Tensor
 
 from thinwire.errors import ConfigError, WorkerLost
 from thinwire.gradient.keys import Key
@@ -60,10 +61,12 @@ def gather_team(
     deadline_seconds: float,
     servers: Sequence[str] = (),
     connect: Connect | None = None,
+    weights: Sequence[Tensor] = (),
 ) -> Team:
     """Join the global ``ranks``, all of which must call this alike; refuses if they do not.
 
-    ``connect`` leads to ``servers``, where they do the averaging.
+    ``connect`` leads to ``servers``, where they do the averaging; they compare ``weights``, those
+    of ``keys``, with what other ranks begin with.
     """
     if dist.get_rank() not in ranks:
         raise ConfigError(f"rank {dist.get_rank()} is none of {list(ranks)}")
@@ -86,7 +89,16 @@ def gather_team(
         else:
             rank = [host[0] for host in hosts].index(dist.get_rank())
             exchanging = served = _served(
-                recipe, keys, pieces, servers, connect, rank, len(hosts), seed, deadline_seconds
+                recipe,
+                keys,
+                weights,
+                pieces,
+                servers,
+                connect,
+                rank,
+                len(hosts),
+                seed,
+                deadline_seconds,
             )
             ways.append(served)
         if links.inside:
@@ -99,6 +111,7 @@ def gather_team(
 def _served(
     recipe: Recipe,
     keys: Sequence[Key],
+    weights: Sequence[Tensor],
     pieces: Sequence[Piece],
     addresses: Sequence[str],
     connect: Connect,
@@ -117,6 +130,7 @@ def _served(
             workers=workers,
             version=version,
             deadline_seconds=deadline_seconds,
+            weights=weights,
         )
         servers.check_synchronous()
         return servers

@@ -34,7 +34,7 @@ def test_what_is_restored_goes_on_bit_for_bit(recipe: Recipe, tmp_path: Path) ->
     first.count(3, *workers[3].push(first.version - 1))
     first.leave(2)
     path = tmp_path / "snapshot"
-    write_snapshot(path, snapshot_of(first, DESCRIBED, run=7, epoch=1), record=5)
+    write_snapshot(path, snapshot_of(first, [DESCRIBED], run=7, epoch=1), record=5)
     again = Aggregate(recipe, PIECES, rules)
     restore(again, read_snapshot(path, record=5))
     assert again.marks == first.marks
