@@ -11,9 +11,9 @@ import math
 import os
 import re
 import signal
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from tests.server.balance import SHAPES, WORKERS, Kept, given, gradient, owed_by
 from tests.server.processes import Process, ServerProcess, wait_until
 from tests.server.servers import network, plain_sgd
 from thinwire.server.rules import Rules
+from thinwire.wire.messages import CatchUp
+from thinwire.worker.desk import Desk
 
 RECIPE = tw.doublesqueeze(tw.OneBit())
 VICTIM, DEATH, STEPS = 1, 7, 16
@@ -44,7 +46,7 @@ def work(
         first = client.steps
         while client.version < STEPS:
             if client.steps == die_at:
-                time.sleep(0.5)  # so that the servers have heard all it said
+                be_heard(client)
                 os.kill(os.getpid(), signal.SIGKILL)
             for name, parameter in net.named_parameters():
                 parameter.grad = gradient(name, client.steps, rank)
@@ -56,6 +58,20 @@ def work(
             "push": client.state_dict()["push"],
             "at": client.version,
         }
+
+
+def be_heard(client: tw.Client) -> None:
+    """Wait until the servers have heard all that this worker said: they answer in order."""
+    client.state_dict()  # so that nothing else is on its way
+    for desk in client._joined().desks:
+        before = desk.received_nbytes
+        with desk._lock:
+            desk._try_to_say(CatchUp(client.version), 0)
+        wait_until(partial(has_received, desk, before), "an answer")
+
+
+def has_received(desk: Desk, nbytes: int) -> bool:
+    return desk.received_nbytes > nbytes
 
 
 def start(
