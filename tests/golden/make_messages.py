@@ -15,7 +15,6 @@ from thinwire.wire.messages import (
     Counted,
     Describe,
     Described,
-    Heartbeat,
     Join,
     Late,
     Leave,
@@ -43,7 +42,6 @@ FROM_WORKER: dict[str, Message] = {
     "push": Push(version=9, learning_rate=0.1, entries=(_DENSE, _SPARSE, _NOTHING)),
     "push-empty": Push(version=0, learning_rate=0.0, entries=()),
     "catch-up": CatchUp(version=0x0102030405060708),
-    "heartbeat-worker": Heartbeat(version=9),
     "leave-worker": Leave(Reason.DONE, ""),
     "report": Report(owed=0.75),
     "describe": Describe(
@@ -55,7 +53,6 @@ FROM_SERVER: dict[str, Message] = {
     "update": Update(version=10, entries=(_DENSE, _SPARSE)),
     "refusal-join": Refusal(12, Reason.DIGEST, "the recipe is onebit, yours is top-k"),
     "refusal-push": Refusal(12, Reason.STALE, "3 versions behind, 2 allowed", (0, 7, 0xFFFFFFFF)),
-    "heartbeat-server": Heartbeat(version=12),
     "counted": Counted(version=12, pieces=(0, 7)),
     "caught-up": CaughtUp(version=11),
     "late": Late(version=13, workers=(0, 2)),

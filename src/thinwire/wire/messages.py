@@ -238,24 +238,6 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """Both ways: still here, and the last version applied (worker) or closed (server)."""
-
-    kind: ClassVar[int] = 7
-    version: int
-
-    def __post_init__(self) -> None:
-        check_uint("heartbeat: version", self.version, bits=64)
-
-    def write(self, body: Writer) -> None:
-        body.uint(self.version, 8)
-
-    @classmethod
-    def read(cls, body: Reader) -> Heartbeat:
-        return cls(body.uint(8))
-
-
-@dataclass(frozen=True, slots=True)
 class Leave:
     """Both ways, last: this session ends, and why. It is answered by a ``Leave``."""
 
@@ -437,7 +419,6 @@ Message: TypeAlias = (
     | Update
     | Refusal
     | CatchUp
-    | Heartbeat
     | Leave
     | Describe
     | CaughtUp
@@ -488,7 +469,7 @@ def decode(frame: Frame, *, limits: Limits = DEFAULT_LIMITS) -> Message:
     cls = MESSAGES.get(frame.kind)
     if cls is None:
         raise errors.RemoteProtocolError(
-            f"frame: kind {frame.kind}, expected {min(MESSAGES)}..{max(MESSAGES)}"
+            f"frame: kind {frame.kind}, expected one of {', '.join(map(str, MESSAGES))}"
         )
     body = Reader(cls.__name__.lower(), frame.body, limits)
     try:

@@ -11,7 +11,7 @@ from thinwire import errors
 from thinwire.wire.frame import SERVER, Frame
 from thinwire.wire.messages import (
     CatchUp,
-    Heartbeat,
+    CaughtUp,
     Join,
     Leave,
     Message,
@@ -45,10 +45,9 @@ def test_a_session_from_join_to_leave() -> None:
     assert (worker.run, worker.epoch, server.worker) == (7, 2, 3)
     tell(worker, server, Push(9, 0.1, ()), step=41)
     tell(server, worker, Update(10, ()))
-    tell(worker, server, Heartbeat(10), step=42)
     tell(server, worker, Refusal(12, Reason.STALE, "too old", (1, 2)), step=41)
     tell(worker, server, CatchUp(10), step=42)
-    tell(server, worker, Heartbeat(12))
+    tell(server, worker, CaughtUp(12))
     tell(worker, server, LEAVE)
     tell(server, worker, LEAVE)
     assert (worker.state, server.state) == (State.CLOSED, State.CLOSED)
@@ -89,7 +88,7 @@ def test_hearing_the_wrong_thing_ends_the_session() -> None:
         worker.receive(server.encode(JOIN))
     assert worker.state is State.FAILED
     with pytest.raises(errors.RemoteProtocolError, match="is failed, expected nothing"):
-        worker.receive(server.encode(Heartbeat(12)))
+        worker.receive(server.encode(CaughtUp(12)))
     tell(worker, server, Leave(Reason.PROTOCOL, "a second Join"))
     assert (worker.state, server.state) == (State.CLOSED, State.LEFT)
 
@@ -146,9 +145,9 @@ Change = Callable[[Frame], Frame]
 def test_frames_of_another_run_epoch_or_sender_are_refused(change: Change) -> None:
     worker, server = ready()
     with pytest.raises(errors.RemoteProtocolError, match="session: frame of run"):
-        server.receive(change(worker.encode(Heartbeat(9))))
+        server.receive(change(worker.encode(CatchUp(9))))
     with pytest.raises(errors.RemoteProtocolError, match="session: frame of run"):
-        worker.receive(change(server.encode(Heartbeat(9))))
+        worker.receive(change(server.encode(CaughtUp(9))))
 
 
 @pytest.mark.parametrize(
@@ -233,8 +232,8 @@ def test_pushes_go_forward(step: int, version: int, message: str) -> None:
 
 def test_a_message_that_cannot_be_read_ends_the_session() -> None:
     worker, server = ready()
-    with pytest.raises(errors.RemoteProtocolError, match="heartbeat: 1 bytes too many"):
-        server.receive(replace(worker.encode(Heartbeat(9)), body=memoryview(bytes(9))))
+    with pytest.raises(errors.RemoteProtocolError, match="catchup: 1 bytes too many"):
+        server.receive(replace(worker.encode(CatchUp(9)), body=memoryview(bytes(9))))
     assert server.state is State.FAILED
 
 
