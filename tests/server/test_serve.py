@@ -71,7 +71,7 @@ def test_a_signal_stops_a_server_in_good_order(number: signal.Signals, tmp_path:
             lambda: out.exists() and "Serving 2 workers at tcp://" in out.read_text(), "start"
         )
         server.send_signal(number)
-        assert server.wait(30) == 0
+        assert server.wait(90) == 0
     assert "Stopped at version 0" in out.read_text()
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_served_is_one_sentence(
 ) -> None:
     out = tmp_path / "serve.txt"
     with running(*serve(free_address(), tmp_path), *options, output=out) as server:
-        assert server.wait(30) == 1
+        assert server.wait(90) == 1
     [line] = out.read_text().splitlines()
     assert line.startswith("Error: ")
     assert words in line
