@@ -157,7 +157,11 @@ void check_feedback(size_t n, size_t k, const MomentumStep* momentum) {
   under_every_setting([&] {
     for (const Select select : {Select::kSampled, Select::kRadix}) {
       check_steps<Unaligned>(steps, n, k, select, momentum, true);
-      check_steps<Aligned>(steps, n, k, select, momentum, false);
+      if (n < kGrain) {
+        check_steps<Unaligned>(steps, n, k, select, momentum, false);
+      } else {  // large enough to be stored past the caches
+        check_steps<Aligned>(steps, n, k, select, momentum, false);
+      }
     }
   });
 }

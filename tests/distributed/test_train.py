@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow
 from thinwire.errors import ThinwireError, WorkerLost
 from thinwire.lab.train.events import Event, Outcome, Progress
 from thinwire.lab.train.plan import prepare
@@ -65,7 +66,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("backend", ["ddp", "server"])
+@pytest.mark.parametrize("backend", ["ddp", slow("server")])
 def test_stopped_and_resumed_it_ends_where_simulated_workers_do(
     backend: str, tmp_path: Path, expected: Outcome
 ) -> None:
@@ -77,7 +78,7 @@ def test_stopped_and_resumed_it_ends_where_simulated_workers_do(
     assert not list(children("thinwire.lab.train"))
 
 
-@pytest.mark.parametrize("backend", ["ddp", "server"])
+@pytest.mark.parametrize("backend", [slow("ddp"), "server"])
 def test_a_killed_worker_is_named_and_what_was_saved_is_kept(backend: str, tmp_path: Path) -> None:
     settings = replace(SETTINGS, backend=backend, out=str(tmp_path))
     message = r"^worker 1 was killed by SIGKILL\. What was saved is in .*: the same command goes on"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.processes import free_address, wait_until
+from tests.slow import first, slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "servers" / "train.py"
 RECIPE = "doublesqueeze(OneBit())"
@@ -63,7 +64,7 @@ def test_the_example_trains_and_goes_on_after_a_worker_was_killed(tmp_path: Path
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", first([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_stops_a_server_in_good_order(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "serve.txt"
     with running(*serve(free_address(), tmp_path), output=out) as server:
@@ -80,9 +81,9 @@ def test_a_signal_stops_a_server_in_good_order(number: signal.Signals, tmp_path:
     ("options", "words"),
     [
         (["--recipe", "dgc("], "examples: dense, dgc(0.001)"),
-        (["--quorum", "1"], "say how far behind a push may be"),
+        slow(["--quorum", "1"], "say how far behind a push may be"),
         (["--listen", "tcp://0.0.0.0:5555"], "keys"),
-        (["--keys", __file__], "--keys and --allow go together"),
+        slow(["--keys", __file__], "--keys and --allow go together"),
     ],
 )
 def test_what_cannot_be_served_is_one_sentence(
