@@ -18,8 +18,9 @@ from thinwire.recipe import Recipe
 
 SIDE, LAYERS = 1024, 16
 NUMEL = LAYERS * SIDE * (SIDE + 1)
-SLACK_NBYTES = 30_000_000
-"""Threads, code that is loaded at the first step, and what malloc keeps for itself."""
+SLACK_NBYTES = 60_000_000
+"""Threads, code that is loaded at the first step, what malloc keeps for itself, and up to twenty
+buffers for payloads, of which the kernel may give each at least a huge page of 2 MiB."""
 
 RECIPES: dict[str, tuple[Recipe, float]] = {
     "dense": (tw.dense(), 2),
