@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.console import Console
 
 from thinwire.cli.bench_rows import print_rows
+from thinwire.cli.bench_words import closing, milliseconds
 from thinwire.lab.bench.links_cases import SERVERS
 from thinwire.lab.bench.links_models import LINEAR
 from thinwire.lab.bench.links_report import LinkRow, LinksReport
 from thinwire.lab.bench.report import Ratio
 
-_BUSY = 0.1
 _COLUMNS = ("case", "ms", "DDP /", "/ none", "MB out/in", "link", "cpu ms")
 _LEGEND = """\
 ms         of a step, best/median, as are ratios
@@ -30,7 +30,11 @@ def print_links_report(report: LinksReport) -> None:
         lines = [_cells(row) for row in rows]
         print_rows(console, _title(report, rate, rows), _COLUMNS, lines, left=1)
     console.print(_LEGEND, style="dim", soft_wrap=not console.is_terminal, highlight=False)
-    console.print(_closing(report), soft_wrap=not console.is_terminal, highlight=False)
+    console.print(
+        closing(report.machine, interrupted=report.interrupted, others=report.others),
+        soft_wrap=not console.is_terminal,
+        highlight=False,
+    )
 
 
 def _title(report: LinksReport, rate: str, rows: list[LinkRow]) -> str:
@@ -51,20 +55,16 @@ def _step(report: LinksReport) -> str:
 
 
 def _cells(row: LinkRow) -> tuple[str, ...]:
-    servers = f"+{_ms(row.server_cpu.median)}" if row.case.exchange == SERVERS else ""
+    servers = f"+{milliseconds(row.server_cpu.median)}" if row.case.exchange == SERVERS else ""
     return (
         row.case.label,
-        f"{_ms(row.samples.best)}/{_ms(row.samples.median)}",
+        f"{milliseconds(row.samples.best)}/{milliseconds(row.samples.median)}",
         _pair(row.ddp),
         _pair(row.none),
         f"{_megabytes(row.sent_nbytes)}/{_megabytes(row.received_nbytes)}",
         "" if row.link is None else f"{row.link:.0%}",
-        f"{_ms(row.cpu.median)}{servers}",
+        f"{milliseconds(row.cpu.median)}{servers}",
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.{1 if seconds < 0.1 else 0}f}"
 
 
 def _megabytes(nbytes: float) -> str:
@@ -75,15 +75,3 @@ def _pair(ratio: Ratio | None) -> str:
     if ratio is None:
         return ""
     return "/".join(f"{x:.{2 if x < 10 else 1}f}" for x in (ratio.best, ratio.median))
-
-
-def _closing(report: LinksReport) -> str:
-    parts = [f"Measured on {report.machine}."]
-    if report.interrupted:
-        parts.append("It was interrupted: some rounds are missing.")
-    if report.others > _BUSY:
-        parts.append(
-            f"Other processes had {report.others:.0%} of the machine meanwhile: repeat the run "
-            "when it is quiet."
-        )
-    return " ".join(parts)

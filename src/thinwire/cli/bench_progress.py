@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 import click
 import rich.progress
 from rich.console import Console
 
+from thinwire.cli.bars import Bars
 
-class RoundsProgress:
+
+class RoundsProgress(Bars):
     """A bar in a terminal, a line for every round elsewhere; on stderr, as it is not the result."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._console = Console(stderr=True)
-        self._bar = rich.progress.Progress(
+        bars = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(),
             rich.progress.TimeElapsedColumn(),
@@ -23,26 +23,15 @@ class RoundsProgress:
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("starting", total=None)
+        super().__init__(bars)
+        self._task = self._bars.add_task("starting", total=None)
         self._shown = ""
-
-    def __enter__(self) -> RoundsProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def show(self, round_: int, what: str, *, part: str = "") -> None:
         """The round, from 0 (the warm-up), of a ``part`` of the run, and what comes next."""
         text = part + (f"round {round_} of {self._rounds}" if round_ else "warming up")
         if self._console.is_terminal:
-            self._bar.update(
+            self._bars.update(
                 self._task,
                 description=f"{text}: {what:<50}",
                 total=self._rounds,

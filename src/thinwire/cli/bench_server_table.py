@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from thinwire.cli.bench_rows import print_rows
+from thinwire.cli.bench_words import closing, milliseconds
 from thinwire.lab.bench.report import Ratio
 from thinwire.lab.bench.server_report import ServerReport, ServerRow
 
-_BUSY = 0.1
 _COLUMNS = ("exchange", "log", "ms", "steps/s", "/ gloo", "/ off", "kB out/in", "cpu ms")
 _LEGEND = """\
 ms         of a step, best/median, as are ratios; steps/s are those of the median
@@ -29,7 +29,11 @@ def print_server_report(report: ServerReport) -> None:
         lines = [_cells(row) for row in rows]
         print_rows(console, _title(report, workers, rows), _COLUMNS, lines, left=2)
     console.print(_LEGEND, style="dim", soft_wrap=not console.is_terminal, highlight=False)
-    console.print(_closing(report), soft_wrap=not console.is_terminal, highlight=False)
+    console.print(
+        closing(report.machine, interrupted=report.interrupted, others=report.others),
+        soft_wrap=not console.is_terminal,
+        highlight=False,
+    )
 
 
 def _title(report: ServerReport, workers: int, rows: Sequence[ServerRow]) -> str:
@@ -54,16 +58,16 @@ def _backward(report: ServerReport) -> str:
 
 
 def _cells(row: ServerRow) -> tuple[str, ...]:
-    servers = f"+{_ms(row.server_cpu.median)}" if row.cell.log else ""
+    servers = f"+{milliseconds(row.server_cpu.median)}" if row.cell.log else ""
     return (
         row.cell.way,
         row.cell.log,
-        f"{_ms(row.samples.best)}/{_ms(row.samples.median)}",
+        f"{milliseconds(row.samples.best)}/{milliseconds(row.samples.median)}",
         f"{row.steps_per_second:.1f}",
         _pair(row.allreduce),
         _pair(row.log_off),
         f"{_kilobytes(row.sent_nbytes)}/{_kilobytes(row.received_nbytes)}",
-        f"{_ms(row.worker_cpu.median)}{servers}",
+        f"{milliseconds(row.worker_cpu.median)}{servers}",
     )
 
 
@@ -71,21 +75,5 @@ def _kilobytes(nbytes: float) -> str:
     return f"{nbytes / 1e3:.{1 if nbytes < 100_000 else 0}f}"
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.{1 if seconds < 0.1 else 0}f}"
-
-
 def _pair(ratio: Ratio | None) -> str:
     return "" if ratio is None else f"{ratio.best:.2f}/{ratio.median:.2f}"
-
-
-def _closing(report: ServerReport) -> str:
-    parts = [f"Measured on {report.machine}."]
-    if report.interrupted:
-        parts.append("It was interrupted: some rounds are missing.")
-    if report.others > _BUSY:
-        parts.append(
-            f"Other processes had {report.others:.0%} of the machine meanwhile: repeat the run "
-            "when it is quiet."
-        )
-    return " ".join(parts)

@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.cli.bench_words import BUSY
 from thinwire.lab.bench.bars import Kind, Verdict
 from thinwire.lab.bench.report import Outcome, Ratio, Report, Row
 from thinwire.lab.bench.rounds import Samples
 
-_BUSY = 0.1
 _COLUMNS = ("case", "ms", "/ memcpy", "GB/s", "torch /", "tuned /", "bits", "bars")
 _MARKS = {Verdict.HOLDS: "✓", Verdict.UNSETTLED: "~", Verdict.MISSED: "✗"}
 _STYLES = {Verdict.HOLDS: "green", Verdict.UNSETTLED: "yellow", Verdict.MISSED: "red"}
@@ -115,7 +115,7 @@ def _bar_text(outcome: Outcome) -> str:
 
 def _closing(report: Report) -> str:
     parts = [f"Measured on {report.machine}."]
-    if report.others > _BUSY:
+    if report.others > BUSY:
         parts.append(
             f"Other processes had {report.others:.0%} of the machine meanwhile: do not trust "
             "the two-thread ratios, and repeat the run when it is quiet."

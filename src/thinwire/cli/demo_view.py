@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 import rich.box
 import rich.progress
 from rich.table import Table
 
+from thinwire.cli.bars import Bars
 from thinwire.cli.train_view import wrapped_console
 from thinwire.lab.demo import Result, Way
 from thinwire.lab.demo_report import (
@@ -45,13 +45,13 @@ def print_introduction(plan: Plan) -> None:
     wrapped_console().print(f"{introduction(plan)}\n")
 
 
-class DemoProgress:
+class DemoProgress(Bars):
     """A bar per recipe on a terminal, a line now and then elsewhere."""
 
     def __init__(self, plans: Sequence[tuple[Way, Plan]]) -> None:
         self._steps = plans[0][1].steps
         self._console = wrapped_console()
-        self._bars = rich.progress.Progress(
+        bars = rich.progress.Progress(
             "{task.description}",
             rich.progress.BarColumn(bar_width=16),
             rich.progress.MofNCompleteColumn(),
@@ -59,22 +59,11 @@ class DemoProgress:
             console=self._console,
             disable=not self._console.is_terminal,
         )
+        super().__init__(bars)
         self._tasks = {
             way.name: self._bars.add_task(f"{way.name:<19}", total=self._steps, state="")
             for way, _ in plans
         }
-
-    def __enter__(self) -> DemoProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bars.stop()
 
     def follow(self, way: Way) -> Callable[[Event], None]:
         """From now on it is this way that trains."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 import rich.progress
 from rich.console import Console
 
+from thinwire.cli.bars import Bars
 from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome, Progress
 from thinwire.lab.train.plan import Plan
 from thinwire.lab.train.run import Result
@@ -34,7 +34,7 @@ def wrapped_console() -> Console:
     return console
 
 
-class TrainProgress:
+class TrainProgress(Bars):
     """A bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, plan: Plan, *, start: int) -> None:
@@ -43,7 +43,7 @@ class TrainProgress:
         self._said = time.monotonic()
         self._first: tuple[int, float] | None = None
         self._score = ""
-        self._bars = rich.progress.Progress(
+        bars = rich.progress.Progress(
             rich.progress.BarColumn(bar_width=10),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeRemainingColumn(),
@@ -51,19 +51,8 @@ class TrainProgress:
             console=self._console,
             disable=not self._console.is_terminal,
         )
+        super().__init__(bars)
         self._bar = self._bars.add_task("", total=plan.steps, completed=start, state="")
-
-    def __enter__(self) -> TrainProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bars.stop()
 
     def show(self, event: Event) -> None:
         if isinstance(event, Progress):
