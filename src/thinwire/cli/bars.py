@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import TypeVar
 
 import rich.progress
+
+Kind = TypeVar("Kind", bound="Bars")
 
 
 class Bars:
@@ -14,7 +16,7 @@ class Bars:
     def __init__(self, bars: rich.progress.Progress) -> None:
         self._bars = bars
 
-    def __enter__(self) -> Self:
+    def __enter__(self: Kind) -> Kind:
         self._bars.start()
         return self
 
