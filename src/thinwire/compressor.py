@@ -23,7 +23,7 @@ from thinwire.codec.dense import Float32, bytes_of
 from thinwire.codec.policy import Chooser, as_policy
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import Feedback, Moment, NoFeedback, State
-from thinwire.fused import FusedState, Fusion, find_fusion
+from thinwire.fused import Change, FusedState, Fusion, find_fusion
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
 from thinwire.settings import check_whole
@@ -185,16 +185,13 @@ class Compressor:
         codec = self._choose(piece, moment)
         fusion = self._fusion(codec)
         if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
-            state = self._find_state(piece)
-            after = self._room_after(piece, state, step)
+            change = self._begin_change(piece, self._find_state(piece), moment)
             payloads = [push.payload for push in pushes]
             payload = arena.fill(
                 codec.max_nbytes(piece.numel),
-                lambda out: fusion.sum_step(
-                    payloads, weight, state, after, moment, out, numel=piece.numel
-                ),
+                lambda out: fusion.sum_step(payloads, weight, change, out, numel=piece.numel),
             )
-            self._advance(piece, state, after, step)
+            self._advance(piece, change)
             return Encoded(codec.wire_id, piece.numel, payload)
         mean = torch.empty(piece.numel) if room is None else room
         add_up(pushes, weight, mean)
@@ -263,21 +260,23 @@ class Compressor:
     ) -> Encoded:
         codec, state = self._choose(piece, moment), self._find_state(piece)
         fusion = self._fusion(codec)
-        after = state if fusion is None else self._room_after(piece, state, moment.step)
-        if after is state and not checked:
-            self._note_squares(piece, _native.sum_squares(flat))
         if fusion is None:
+            if not checked:
+                self._note_squares(piece, _native.sum_squares(flat))
             self._save(piece, state, moment.step)
             payload = self._unfused(codec, piece, flat, state.settle(), moment, arena)
             return Encoded(codec.wire_id, flat.numel(), payload)
+        change = self._begin_change(piece, state, moment)
+        if change.after is state and not checked:  # which an overflow would spoil
+            self._note_squares(piece, _native.sum_squares(flat))
 
         def write(out: memoryview) -> int:
-            nbytes, squares = fusion.step(flat, state, after, moment, out)
+            nbytes, squares = fusion.step(flat, change, out)
             self._note_squares(piece, squares)
             return finite(nbytes, codec.name)
 
         payload = arena.fill(codec.max_nbytes(flat.numel()), write)
-        self._advance(piece, state, after, moment.step)
+        self._advance(piece, change)
         return Encoded(codec.wire_id, flat.numel(), payload)
 
     def _note_squares(self, piece: Piece, squares: float) -> None:
@@ -324,16 +323,16 @@ class Compressor:
             self._saved[piece.name] = state.save_into(self._saved.get(piece.name))
             self._saved_at[piece.name] = step
 
-    def _room_after(self, piece: Piece, state: FusedState, step: int) -> FusedState:
-        """Where a fused step writes the state: beside the old one if that must be kept."""
-        if not self._saves(piece, step):
-            return state
-        return state.successor(self._saved.get(piece.name))
+    def _begin_change(self, piece: Piece, state: FusedState, moment: Moment) -> Change:
+        """Let a fused step write the state beside the old one if that must be kept."""
+        if not self._saves(piece, moment.step):
+            return Change(state, state, moment)
+        return Change(state, state.successor(self._saved.get(piece.name)), moment)
 
-    def _advance(self, piece: Piece, state: FusedState, after: FusedState, step: int) -> None:
-        if after is not state:
-            self._saved[piece.name], self._saved_at[piece.name] = state, step
-            self._states[piece.name] = after
+    def _advance(self, piece: Piece, change: Change) -> None:
+        if change.after is not change.state:
+            self._saved[piece.name], self._saved_at[piece.name] = change.state, change.moment.step
+            self._states[piece.name] = change.after
 
     def _find_state(self, piece: Piece) -> FusedState:
         state = self._states.get(piece.name)

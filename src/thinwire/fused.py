@@ -97,20 +97,22 @@ class FusedState:
         return self.scales
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a step does to a tensor's state: ``state`` becomes ``after``, which may be itself."""
+
+    state: FusedState
+    after: FusedState
+    moment: Moment
+
+
 Stepped = tuple[int | None, float]
 """The nbytes of a payload (None: the gradient is not finite), and its sum of squares."""
 
 
 class Fusion(Protocol):
-    def step(
-        self,
-        gradient: Tensor,
-        state: FusedState,
-        after: FusedState,
-        moment: Moment,
-        out: memoryview,
-    ) -> Stepped:
-        """Feedback, encoding and feedback again: ``state`` becomes ``after``, which may be itself.
+    def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
+        """Feedback, encoding and feedback again.
 
         The payload is written to the front of ``out``, which has room for the codec's
         ``max_nbytes``.
@@ -123,9 +125,7 @@ class Fusion(Protocol):
         self,
         payloads: Sequence[Payload],
         weight: float,
-        state: FusedState,
-        after: FusedState,
-        moment: Moment,
+        change: Change,
         out: memoryview,
         *,
         numel: int,
@@ -171,27 +171,23 @@ class _Stages:
     def gain(self, gradient: Tensor, moment: Moment) -> float:
         return 1.0 if self.clip is None else self.clip.gain(gradient, moment)
 
+    def keep(self, change: Change) -> float:
+        return self.residual.keep(change.after.buffers, change.moment)
+
 
 @dataclass(frozen=True, slots=True)
 class _OneBitFusion:
     codec: OneBit
     stages: _Stages
 
-    def step(
-        self,
-        gradient: Tensor,
-        state: FusedState,
-        after: FusedState,
-        moment: Moment,
-        out: memoryview,
-    ) -> Stepped:
+    def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
         return _native.onebit_step(
             gradient,
-            *self._lazy(state, after),
+            *self._lazy(change),
             self.codec.native_scale,
             self.codec.native_block,
-            self.stages.gain(gradient, moment),
-            self.stages.residual.keep(after.buffers, moment),
+            self.stages.gain(gradient, change.moment),
+            self.stages.keep(change),
             out,
         )
 
@@ -202,9 +198,7 @@ class _OneBitFusion:
         self,
         payloads: Sequence[Payload],
         weight: float,
-        state: FusedState,
-        after: FusedState,
-        moment: Moment,
+        change: Change,
         out: memoryview,
         *,
         numel: int,
@@ -214,15 +208,16 @@ class _OneBitFusion:
         nbytes = _native.onebit_sum_step(
             payloads,
             weight,
-            *self._lazy(state, after),
+            *self._lazy(change),
             self.codec.native_scale,
             self.codec.native_block,
-            self.stages.residual.keep(after.buffers, moment),
+            self.stages.keep(change),
             out,
         )
         return finite(nbytes, self.codec.name)
 
-    def _lazy(self, state: FusedState, after: FusedState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _lazy(self, change: Change) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        state, after = change.state, change.after
         scales = state.lazy_scales(self.codec.native_block)
         room = after.room_for_scales(state)
         return state.buffers["residual"], after.buffers["residual"], scales, room
@@ -234,14 +229,7 @@ class _SparseSum:
 
     codec: Nonzero
 
-    def step(
-        self,
-        gradient: Tensor,
-        state: FusedState,
-        after: FusedState,
-        moment: Moment,
-        out: memoryview,
-    ) -> Stepped:
+    def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
         return _native.nonzero_encode(gradient, out), _native.sum_squares(gradient)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
@@ -251,9 +239,7 @@ class _SparseSum:
         self,
         payloads: Sequence[Payload],
         weight: float,
-        state: FusedState,
-        after: FusedState,
-        moment: Moment,
+        change: Change,
         out: memoryview,
         *,
         numel: int,
@@ -268,18 +254,10 @@ class _TopKFusion:
     codec: TopK
     stages: _Stages
 
-    def step(
-        self,
-        gradient: Tensor,
-        state: FusedState,
-        after: FusedState,
-        moment: Moment,
-        out: memoryview,
-    ) -> Stepped:
-        now, then = state.settle(), after.buffers
-        after.scales = None
-        gain = self.stages.gain(gradient, moment)
-        keep = self.stages.residual.keep(then, moment)
+    def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
+        now, then = change.state.settle(), change.after.buffers
+        change.after.scales = None
+        gain, keep = self.stages.gain(gradient, change.moment), self.stages.keep(change)
         k, select = self.codec.kept(gradient.numel()), self.codec.native_select
         values, momentum = self.codec.native_values, self.stages.momentum
         if momentum is None:
@@ -310,9 +288,7 @@ class _TopKFusion:
         self,
         payloads: Sequence[Payload],
         weight: float,
-        state: FusedState,
-        after: FusedState,
-        moment: Moment,
+        change: Change,
         out: memoryview,
         *,
         numel: int,
