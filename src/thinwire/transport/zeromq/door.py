@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import socket
-from contextlib import suppress
 
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27  # of Linux's asm-generic/socket.h; Python has no names
+
+
+_logger = logging.getLogger(__name__)
 
 
 class _Instruction(ctypes.Structure):
@@ -27,7 +30,7 @@ class Door:
 
     Shut, the kernel does not hear who wants to connect. Their own kernels ask again, after a
     second, then two, so that an honest worker is late and not refused. Where the kernel knows no
-    filters the door stays open.
+    filters the door stays open, and a warning says so.
     """
 
     def __init__(self, own: socket.socket | None) -> None:
@@ -38,11 +41,18 @@ class Door:
         """Shut it, or open it."""
         if self._socket is not None and wanted != self._is_shut:
             self._is_shut = wanted
-            with suppress(OSError):
+            try:
                 if wanted:
                     _attach_nothing(self._socket)
                 else:
                     self._socket.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+            except OSError as error:
+                _logger.warning(
+                    "nobody can be kept out during a flood, which may take memory without a bound: "
+                    "socket filters do not work here (%s)",
+                    error,
+                )
+                self.close()
 
     def close(self) -> None:
         if self._socket is not None:
