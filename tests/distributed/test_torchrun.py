@@ -127,7 +127,7 @@ def test_four_hosts_compute_what_one_process_does(tmp_path: Path) -> None:
     check_weights(tmp_path, 40)
 
 
-@pytest.mark.parametrize(("recipe", "steps"), [("dense", 5), slow("onebit", 40), ("dgc", 40)])
+@pytest.mark.parametrize(("recipe", "steps"), [slow("dense", 5), slow("onebit", 40), ("dgc", 40)])
 def test_S4_the_bytes_that_stats_count_are_those_on_the_wire(recipe: str, steps: int) -> None:
     """``sent_nbytes`` and ``received_nbytes`` against the kernel's counters of the only interface.
 

@@ -59,7 +59,7 @@ def delay(proxy: Proxy, lane: Lane, place: int) -> None:
     lane.delay_seconds = place / 1e6
 
 
-DISTURB = [reset, slow(end_in_order), truncate, slow(flip), duplicate, slow(delay)]
+DISTURB = [reset, slow(end_in_order), truncate, slow(flip), slow(duplicate), slow(delay)]
 
 
 @pytest.mark.timeout(240)
