@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,13 +14,15 @@ from thinwire.settings import check_whole
 
 @dataclass(frozen=True, slots=True)
 class ResNetSettings:
-    """``depth`` is 6 n + 2: n blocks of two layers in each of three stages, 16, 32 and 64 channels
-    wide. He et al. have 20, 32, 44, 56 and 110."""
+    """``depth`` is 6 n + 2: n blocks of two layers in each of three stages, of which the first is
+    ``width`` channels wide, and each other twice as wide as the one before. He et al. have depths
+    of 20, 32, 44, 56 and 110, and 16 channels."""
 
     depth: int = 20
-    width: ClassVar[int] = 16
+    width: int = 16
 
     def __post_init__(self) -> None:
+        check_whole(self.width, least=1, owner="ResNetSettings", field="width")
         check_whole(self.depth, least=8, owner="ResNetSettings", field="depth")
         if self.depth % 6 != 2:
             raise ConfigError(f"ResNetSettings: depth must be 6 n + 2, got {self.depth}")

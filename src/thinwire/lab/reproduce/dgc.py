@@ -67,7 +67,11 @@ def _lstm(scale: str, task: str, about: str) -> Experiment:
 
 
 def _cifar(
-    scale: str, task: str, about: str, rates: tuple[float | None, ...]
+    scale: str,
+    task: str,
+    about: str,
+    rates: tuple[float | None, ...] = (None,) * 3,
+    epochs: tuple[float | None, ...] = (None,) * 3,
 ) -> tuple[Experiment, ...]:
     rows = {
         4: _ablation("93.75 %", "93.87 %", "92.75 %"),
@@ -84,15 +88,16 @@ def _cifar(
             scale,
             variants,
             workers=workers,
+            epochs=count,
             learning_rate=rate,
         )
-        for (workers, variants), rate in zip(rows.items(), rates, strict=True)
+        for (workers, variants), rate, count in zip(rows.items(), rates, epochs, strict=True)
     )
 
 
 _SMALL = (
-    "ResNet-20 instead of ResNet-110, 20,000 pictures, 8 for each worker, 4 epochs, cosine. The "
-    "rate grows with the number of workers, because the batch does."
+    "ResNet-20, half as wide, instead of ResNet-110; 20,000 pictures, 4 for each worker, 5,000 "
+    "steps, cosine. The rate grows with the number of workers, because the batch does."
 )
 _SMALL_LSTM = "2x100 tied instead of 2x1500, 1.5 epochs. SGD without momentum, as in the paper."
 _SMOKE = "A tiny GPT on the source of Python's standard library: only to see that all of it runs."
@@ -102,11 +107,11 @@ _EXPERIMENTS = {
         Experiment("cifar-4", "Stand-in for CIFAR-10", "", _SMOKE, "gpt", "smoke", _ablation()),
     ),
     "small": (
-        *_cifar("small", "resnet20", _SMALL, (0.025, 0.05, 0.1)),
+        *_cifar("small", "resnet20", _SMALL, (0.05, 0.07, 0.1), (4.0, 8.0, 16.0)),
         _lstm("small", "lstm-small", _SMALL_LSTM),
     ),
     "paper": (
-        *_cifar("paper", "resnet110", "The paper's own settings.", (None, None, None)),
+        *_cifar("paper", "resnet110", "The paper's own settings."),
         _lstm("paper", "lstm-large", "The paper's network; settings of PyTorch's example."),
     ),
 }
