@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import thinwire as tw
-from thinwire.compressor import Encoded
+from thinwire.encoded import Encoded
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import cut
 from thinwire.server.log import Log

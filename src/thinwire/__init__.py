@@ -10,7 +10,8 @@ from thinwire.codec.schedule import warmup
 from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
 from thinwire.codec.topk import TopK
-from thinwire.compressor import Compressor, Encoded
+from thinwire.compressor import Compressor
+from thinwire.encoded import Encoded
 from thinwire.errors import (
     ConfigError,
     CorruptPayloadError,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,35 +20,16 @@ from thinwire.codec.arena import HEAP, Arena, encode
 from thinwire.codec.base import Codec, Payload, finite, shares_seed
 from thinwire.codec.dense import Float32, bytes_of
 from thinwire.codec.policy import Chooser, as_policy
+from thinwire.encoded import Encoded, add_up
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import Feedback, Moment, NoFeedback, State
-from thinwire.fused import Change, FusedState, Fusion, find_fusion
+from thinwire.fused import Fusion, find_fusion
+from thinwire.gradient.flat import flatten
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
+from thinwire.overflow import Overflowed, is_usable, untouched
 from thinwire.settings import check_whole
-
-LARGEST = 2.0**100
-"""Gradients with a larger norm are treated as overflowed: millions of them still add up to
-something finite, so that no peer can spoil a residual."""
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """One compressed tensor, ready for a frame."""
-
-    wire_id: int
-    numel: int
-    payload: Payload
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.payload)
-
-    def decode(self, out: Tensor | None = None) -> Tensor:
-        """What the receiver will see, as a flat float32 tensor; into ``out`` if it is given."""
-        out = torch.empty(self.numel) if out is None else out
-        registry.decode(self.wire_id, self.payload, out)
-        return out
+from thinwire.states import States
 
 
 class Compressor:
@@ -85,13 +65,10 @@ class Compressor:
         self._rank = rank
         self._workers = workers
         self._fuse = fuse
-        self._undo = undo
         self._forgets = feedback == NoFeedback()
         self.squares: dict[str, float] = {}
         """The sum of squares of the newest gradient of each piece, where it was needed."""
-        self._states: dict[str, FusedState] = {}
-        self._saved: dict[str, FusedState] = {}
-        self._saved_at: dict[str, int] = {}
+        self._states = States(feedback, undo=undo)
         self._scratch = torch.empty(0)
 
     def compress(
@@ -162,7 +139,7 @@ class Compressor:
             return Encoded(Float32.wire_id, flat.numel(), bytes_of(flat))
         try:
             return self._compress(piece, flat, moment, arena)
-        except _Overflowed:
+        except Overflowed:
             return untouched(flat, arena)
 
     def compress_sum(
@@ -185,13 +162,13 @@ class Compressor:
         codec = self._choose(piece, moment)
         fusion = self._fusion(codec)
         if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
-            change = self._begin_change(piece, self._find_state(piece), moment)
+            change = self._states.begin(piece, moment)
             payloads = [push.payload for push in pushes]
             payload = arena.fill(
                 codec.max_nbytes(piece.numel),
                 lambda out: fusion.sum_step(payloads, weight, change, out, numel=piece.numel),
             )
-            self._advance(piece, change)
+            self._states.finish(piece, change)
             return Encoded(codec.wire_id, piece.numel, payload)
         mean = torch.empty(piece.numel) if room is None else room
         add_up(pushes, weight, mean)
@@ -202,15 +179,15 @@ class Compressor:
     def prepare(self, pieces: Iterable[Piece]) -> None:
         """Make the state of these pieces now: a checkpoint is loaded into what is there."""
         for piece in pieces:
-            self._find_state(piece)
+            self._states.find(piece)
 
     def forget(self, piece: Piece) -> None:
         """Owe nothing for this piece any more."""
-        self._states.pop(piece.name, None)
+        self._states.forget(piece)
 
     def take_back(self, piece: Piece, sent: Encoded) -> None:
         """Owe again what was sent but not accepted."""
-        state = self._find_state(piece)
+        state = self._states.find(piece)
         if "residual" not in state.buffers:
             raise ConfigError(
                 f"{piece.name}: a push was refused, but this feedback cannot keep it: use Residual"
@@ -219,18 +196,14 @@ class Compressor:
 
     def undo_step(self, step: int) -> None:
         """Make the state what it was before ``step``, the newest one: its update is not applied."""
-        for name, saved_at in self._saved_at.items():
-            if saved_at == step:
-                saved, self._saved[name] = self._saved[name], self._states[name]
-                self._states[name] = saved
-        self._saved_at.clear()
+        self._states.undo_step(step)
 
     def owed_squares(self) -> dict[str, float]:
         """The sum of squares of every residual, by piece."""
         return {
-            name: _native.sum_squares(state.settle()["residual"])
-            for name, state in self._states.items()
-            if "residual" in state.buffers
+            name: _native.sum_squares(state["residual"])
+            for name, state in self._states.settled()
+            if "residual" in state
         }
 
     def max_nbytes(self, piece: Piece, *, step: int) -> int:
@@ -246,28 +219,27 @@ class Compressor:
     def state_dict(self) -> dict[str, State]:
         """A copy of all buffers, in plain tensors: ``{name: {"residual": tensor, ...}}``."""
         return {
-            name: {key: buffer.clone() for key, buffer in state.settle().items()}
-            for name, state in self._states.items()
+            name: {key: buffer.clone() for key, buffer in state.items()}
+            for name, state in self._states.settled()
         }
 
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over a copy of ``states``. Refuses buffers that this feedback does not keep."""
-        self._states = {name: self._loaded(name, state) for name, state in states.items()}
-        self._saved, self._saved_at = {}, {}
+        self._states.load(states)
 
     def _compress(
         self, piece: Piece, flat: Tensor, moment: Moment, arena: Arena, *, checked: bool = False
     ) -> Encoded:
-        codec, state = self._choose(piece, moment), self._find_state(piece)
+        codec = self._choose(piece, moment)
         fusion = self._fusion(codec)
         if fusion is None:
             if not checked:
                 self._note_squares(piece, _native.sum_squares(flat))
-            self._save(piece, state, moment.step)
-            payload = self._unfused(codec, piece, flat, state.settle(), moment, arena)
+            self._states.save(piece, moment.step)
+            payload = self._unfused(codec, piece, flat, moment, arena)
             return Encoded(codec.wire_id, flat.numel(), payload)
-        change = self._begin_change(piece, state, moment)
-        if change.after is state and not checked:  # which an overflow would spoil
+        change = self._states.begin(piece, moment)
+        if change.after is change.state and not checked:  # which an overflow would spoil
             self._note_squares(piece, _native.sum_squares(flat))
 
         def write(out: memoryview) -> int:
@@ -276,23 +248,18 @@ class Compressor:
             return finite(nbytes, codec.name)
 
         payload = arena.fill(codec.max_nbytes(flat.numel()), write)
-        self._advance(piece, change)
+        self._states.finish(piece, change)
         return Encoded(codec.wire_id, flat.numel(), payload)
 
     def _note_squares(self, piece: Piece, squares: float) -> None:
         self.squares[piece.name] = squares
         if not is_usable(squares):
-            raise _Overflowed
+            raise Overflowed
 
     def _unfused(
-        self,
-        codec: Codec,
-        piece: Piece,
-        flat: Tensor,
-        state: State,
-        moment: Moment,
-        arena: Arena,
+        self, codec: Codec, piece: Piece, flat: Tensor, moment: Moment, arena: Arena
     ) -> Payload:
+        state = self._states.find(piece).settle()
         wanted = self._feedback.before(flat, state, moment)
         payload = encode(codec, wanted, arena, seed=self._seed_for(codec, piece, moment))
         if not self._forgets:
@@ -313,97 +280,8 @@ class Compressor:
     def _fusion(self, codec: Codec) -> Fusion | None:
         return find_fusion(codec, self._feedback) if self._fuse else None
 
-    def _saves(self, piece: Piece, step: int) -> bool:
-        """Whether the state of this piece must be kept as it was before this step."""
-        return self._undo and self._saved_at.get(piece.name) != step
-
-    def _save(self, piece: Piece, state: FusedState, step: int) -> None:
-        """Keep a copy of the state, which is about to be changed."""
-        if self._saves(piece, step):
-            self._saved[piece.name] = state.save_into(self._saved.get(piece.name))
-            self._saved_at[piece.name] = step
-
-    def _begin_change(self, piece: Piece, state: FusedState, moment: Moment) -> Change:
-        """Let a fused step write the state beside the old one if that must be kept."""
-        if not self._saves(piece, moment.step):
-            return Change(state, state, moment)
-        return Change(state, state.successor(self._saved.get(piece.name)), moment)
-
-    def _advance(self, piece: Piece, change: Change) -> None:
-        if change.after is not change.state:
-            self._saved[piece.name], self._saved_at[piece.name] = change.state, change.moment.step
-            self._states[piece.name] = change.after
-
-    def _find_state(self, piece: Piece) -> FusedState:
-        state = self._states.get(piece.name)
-        if state is None:
-            state = self._states[piece.name] = FusedState(self._feedback.init(piece.numel))
-            state.prefer_huge_pages()
-        check_numel(piece, state)
-        return state
-
     def _seed_for(self, codec: Codec, piece: Piece, moment: Moment) -> int:
         """A seed of its own for every tensor, step and, unless the codec shares it, rank."""
         rank = 0 if shares_seed(codec) else self._rank
         text = f"{self._seed}/{rank}/{moment.step}/{piece.name}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-    def _loaded(self, name: str, state: Mapping[str, Tensor]) -> FusedState:
-        expected = set(self._feedback.init(0))
-        if set(state) != expected:
-            raise ConfigError(
-                f"state of {name!r} holds {sorted(state)}, "
-                f"but this feedback keeps {sorted(expected)}"
-            )
-        return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
-
-
-class _Overflowed(Exception):
-    """The gradient is not finite, or too large: the step must not have happened."""
-
-
-def add_up(pushes: Sequence[Encoded], weight: float, out: Tensor) -> None:
-    """Do ``out = weight * (sum of pushes)``, in their order. float32 ones may be views of it."""
-    dense = [push.wire_id == Float32.wire_id for push in pushes]
-    if all(dense):
-        Float32.sum([push.payload for push in pushes], out, weight=weight)
-        return
-    total = torch.zeros_like(out) if any(dense) else out.zero_()
-    for push in pushes:
-        registry.add(push.wire_id, push.payload, total, weight=weight)
-    if total is not out:
-        out.copy_(total)
-
-
-def is_usable(square: float) -> bool:
-    """Whether feedback may see values with this sum of squares: finite, and far from overflow."""
-    return square <= LARGEST**2  # false for a nan
-
-
-def untouched(flat: Tensor, arena: Arena) -> Encoded:
-    """The values as they are, but for those too large to use, which become the inf they stand for.
-
-    So whoever receives it sees an overflow wherever the sender saw one.
-    """
-    too_large = flat.abs() > LARGEST
-    if too_large.any():
-        flat = torch.where(too_large, torch.copysign(torch.tensor(math.inf), flat), flat)
-    return Encoded(Float32.wire_id, flat.numel(), encode(Float32(), flat, arena, seed=0))
-
-
-def check_numel(piece: Piece, state: FusedState) -> None:
-    for name, buffer in state.buffers.items():
-        if buffer.dim() == 1 and buffer.numel() != piece.numel:
-            raise ConfigError(
-                f"{name} of {piece.name!r} has {buffer.numel()} elements, "
-                f"but its gradient has {piece.numel}"
-            )
-
-
-def flatten(gradient: Tensor) -> Tensor:
-    """The gradient as a flat float32 CPU tensor: a view where it is one already."""
-    if gradient.layout is not torch.strided or not gradient.dtype.is_floating_point:
-        raise ConfigError(
-            f"gradients must be dense and real, got {gradient.dtype} with layout {gradient.layout}"
-        )
-    return gradient.detach().to("cpu", torch.float32).reshape(-1).contiguous()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
-from thinwire.compressor import Encoded
+from thinwire.encoded import Encoded
 from thinwire.errors import ConfigError, LogError, ProtocolError
 from thinwire.feedback.base import Feedback, NoFeedback
 from thinwire.feedback.momentum import Momentum

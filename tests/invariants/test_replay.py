@@ -9,7 +9,7 @@ import torch
 
 import thinwire as tw
 from tests.log_cases import QUICK, RUN, open_log, snapshots
-from thinwire.compressor import Encoded
+from thinwire.encoded import Encoded
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
 from thinwire.server.log import Log

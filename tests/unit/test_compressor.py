@@ -12,8 +12,8 @@ from torch import Tensor
 import thinwire as tw
 from tests.cases import FEEDBACKS, same_bits
 from thinwire.codec.base import Codec
-from thinwire.compressor import flatten
 from thinwire.feedback.base import Feedback, State
+from thinwire.gradient.flat import flatten
 from thinwire.testing.tensors import make
 
 DGC = tw.chain(tw.Momentum(0.9), tw.Residual())

@@ -19,7 +19,8 @@ import numpy as np
 
 from thinwire.codec import registry
 from thinwire.codec.dense import Float32
-from thinwire.compressor import LARGEST, Compressor, Encoded
+from thinwire.compressor import Compressor
+from thinwire.encoded import Encoded
 from thinwire.errors import (
     CorruptPayloadError,
     NonFiniteError,
@@ -27,6 +28,7 @@ from thinwire.errors import (
     UnknownCodecError,
 )
 from thinwire.gradient.pieces import Piece
+from thinwire.overflow import LARGEST
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
 from thinwire.wire.body import Entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thinwire import _native
-from thinwire.compressor import Encoded, add_up
+from thinwire.encoded import Encoded, add_up
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.wire.messages import Push

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 
-from thinwire.compressor import Encoded
+from thinwire.encoded import Encoded
 from thinwire.errors import TransportTimeout, WorkerLost
 from thinwire.gradient.pieces import Piece
 from thinwire.wire.body import Entry

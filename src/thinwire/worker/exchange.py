@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from thinwire.compressor import Encoded
+from thinwire.encoded import Encoded
 from thinwire.gradient.pieces import Piece
 from thinwire.worker.link import Pending
 from thinwire.worker.parcel import Parcel

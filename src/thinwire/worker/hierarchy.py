@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thinwire.codec.dense import Float32, bytes_of
-from thinwire.compressor import Encoded, add_up
+from thinwire.encoded import Encoded, add_up
 from thinwire.gradient.pieces import Piece
 from thinwire.wire.messages import Push, Update
 from thinwire.worker.exchange import Exchange, Transit, Unit

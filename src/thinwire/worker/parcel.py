@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thinwire.codec.dense import Float32, bytes_of
-from thinwire.compressor import Encoded
+from thinwire.encoded import Encoded
 from thinwire.errors import RemoteProtocolError
 from thinwire.gradient.pieces import Piece
 from thinwire.wire.messages import Push, Update

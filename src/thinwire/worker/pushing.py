@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.compressor import flatten
+from thinwire.gradient.flat import flatten
 from thinwire.recipe import Recipe
 from thinwire.worker.returned import Returned
 from thinwire.worker.servers import Servers, finite_push

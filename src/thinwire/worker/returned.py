@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
-from thinwire.compressor import Compressor, Encoded
+from thinwire.compressor import Compressor
+from thinwire.encoded import Encoded
 from thinwire.gradient.pieces import Piece
 from thinwire.wire.body import Entry
 from thinwire.worker.sides import slice_of

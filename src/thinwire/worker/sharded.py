@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thinwire.codec.arena import Slab
-from thinwire.compressor import Encoded
+from thinwire.encoded import Encoded
 from thinwire.gradient.pieces import Piece
 from thinwire.gradient.placement import place
 from thinwire.recipe import Recipe

@@ -17,7 +17,8 @@ from thinwire import _native
 from thinwire.codec import registry
 from thinwire.codec.arena import HEAP, Arena
 from thinwire.codec.dense import Float32
-from thinwire.compressor import Compressor, Encoded
+from thinwire.compressor import Compressor
+from thinwire.encoded import Encoded
 from thinwire.errors import RemoteProtocolError
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe

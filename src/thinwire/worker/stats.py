@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from thinwire.compressor import Compressor, Encoded
+from thinwire.compressor import Compressor
+from thinwire.encoded import Encoded
 from thinwire.gradient.pieces import Piece
 
 

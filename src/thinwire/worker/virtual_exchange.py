@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.compressor import flatten
 from thinwire.errors import ConfigError
+from thinwire.gradient.flat import flatten
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece, batches, cut, piece_numel_for
 from thinwire.recipe import Recipe

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.compressor import Encoded, flatten
+from thinwire.encoded import Encoded
+from thinwire.gradient.flat import flatten
 from thinwire.gradient.pieces import Piece, batches
 from thinwire.recipe import Recipe
 from thinwire.server.aggregate import Aggregate
