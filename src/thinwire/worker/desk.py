@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 from thinwire.errors import (
@@ -22,16 +21,14 @@ from thinwire.errors import (
     TransportTimeout,
     WorkerLost,
 )
-from thinwire.model import digest_of
 from thinwire.transport.base import Connection
+from thinwire.transport.deadline import Deadline
 from thinwire.wire import frame as frames
 from thinwire.wire.body import Entry, shortened
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
     Counted,
-    Describe,
-    Join,
     Late,
     Leave,
     Message,
@@ -40,10 +37,10 @@ from thinwire.wire.messages import (
     Refusal,
     Report,
     Update,
-    Welcome,
-    decode,
 )
 from thinwire.wire.session import Session, State
+from thinwire.worker.application import Application, introduce
+from thinwire.worker.unconfirmed import Unconfirmed
 
 _logger = logging.getLogger(__name__)
 
@@ -74,23 +71,6 @@ class Inbox(Protocol):
         """The last version up to which everything has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
-    """What a worker says to be let in."""
-
-    rank: int
-    workers: int
-    pieces: int
-    description: Describe
-    checksums: tuple[int, ...] = ()
-    """Of the weights of version 0, if those are what it begins with."""
-
-
-class _NotYet(TransportError):
-    """The server has not noticed yet that the connection before this one is over, or the network
-    has damaged what it heard."""
-
-
 class Desk:
     """Talks with one server. ``connect`` makes a new connection, within so many seconds."""
 
@@ -109,7 +89,7 @@ class Desk:
         self._heard, self._probed = time.monotonic(), False
         self.run = 0
         """The server's; 0 before it has said it."""
-        self._unacknowledged: dict[int, list[Push]] = {}
+        self._unconfirmed = Unconfirmed()
         self._lock = threading.Lock()
         self._all_heard = threading.Condition(self._lock)
         self._closing = False
@@ -139,7 +119,7 @@ class Desk:
     def push(self, step: int, push: Push) -> None:
         """Send a push, now or after the connection is there again."""
         with self._lock:
-            self._unacknowledged.setdefault(step, []).append(push)
+            self._unconfirmed.add(step, push)
             self._try_to_say(push, step)
 
     def report(self, owed: Callable[[], float], step: int, *, every_seconds: float) -> None:
@@ -154,12 +134,12 @@ class Desk:
         """Wait until the server has said that it has every push."""
         with self._all_heard:
             heard = self._all_heard.wait_for(
-                lambda: not self._unacknowledged or self._failure is not None, self._deadline
+                lambda: not self._unconfirmed or self._failure is not None, self._deadline
             )
             if self._failure is not None:
                 raise self._failure
             if not heard:
-                steps = sorted(self._unacknowledged)
+                steps = self._unconfirmed.steps()
                 raise TransportTimeout(
                     f"{self.address} did not confirm the pushes of steps {steps} within "
                     f"{self._deadline:g} s"
@@ -202,32 +182,27 @@ class Desk:
 
     def _try_to_join(self, seconds: float, *, again: bool) -> tuple[Session, Connection]:
         """Connect and join; raises why the server does not want this worker."""
-        until, mine = time.monotonic() + seconds, self._application
+        deadline = Deadline(seconds)
         connection = self._connect(seconds)
+        session = Session.of_worker(self._application.rank, run=self.run)
+        version = self._inbox.applied()
         try:
-            session = Session.of_worker(mine.rank, run=self.run)
-            version = self._inbox.applied()
-            digest = digest_of(mine.description, mine.workers)
-            checksums = () if version else mine.checksums
-            join = Join(mine.workers, mine.pieces, digest, version, checksums)
-            for message in (mine.description, join):
-                session.send(message)
-                connection.send(frames.pack(session.encode(message)), deadline_seconds=seconds)
-            left = max(until - time.monotonic(), _RETRY_SECONDS)
-            data = connection.receive(deadline_seconds=left, what="a welcome")
-            frame = frames.unpack(data)
-            # A server of another run may say so, though that is no frame of this session.
-            answer = decode(frame) if frame.kind == Leave.kind else session.receive(frame)
-            if not isinstance(answer, Welcome):
-                raise _refused(connection.address, answer, again=again)
+            welcome, counted = introduce(
+                self._application,
+                session,
+                connection,
+                version=version,
+                again=again,
+                deadline=deadline,
+            )
         except BaseException:
             connection.close()
             raise
         if self.run == 0:
-            self.counted = frame.step
+            self.counted = counted
         self.run, self._asked = session.run, version
-        self.rules = (answer.quorum, answer.staleness)
-        self.version = max(self.version, answer.version)
+        self.rules = (welcome.quorum, welcome.staleness)
+        self.version = max(self.version, welcome.version)
         return session, connection
 
     def _listen(self) -> None:
@@ -264,7 +239,7 @@ class Desk:
         elif silent > self._quiet and not self._probed:
             self._probed = True
             with self._lock:
-                self._probe_step = min(self._unacknowledged, default=None)
+                self._probe_step = next(iter(self._unconfirmed.steps()), None)
                 self._try_to_say(CatchUp(self._inbox.received()), 0)
 
     def _hear(self, frame: frames.Frame) -> None:
@@ -279,7 +254,8 @@ class Desk:
         elif isinstance(message, Counted):
             with self._all_heard:
                 self.version = max(self.version, message.version)
-                self._withdraw(frame.step, set(message.pieces))
+                self._unconfirmed.withdraw(frame.step, set(message.pieces))
+                self._all_heard.notify_all()
         elif isinstance(message, CaughtUp):
             self._ask_for_more(message.version)
             self._check_confirmed()
@@ -290,27 +266,16 @@ class Desk:
                 raise Refused(f"{self.address}: {message.text}")
             # Both under the lock: who waits for answers to all pushes must find what was refused.
             with self._all_heard:
-                self._inbox.refused(self._withdraw(frame.step, set(message.pieces)))
+                refused = self._unconfirmed.withdraw(frame.step, set(message.pieces))
+                self._inbox.refused(refused)
+                self._all_heard.notify_all()
         elif isinstance(message, Leave):
             self._left(message)
-
-    def _withdraw(self, step: int, pieces: set[int]) -> list[Entry]:
-        """Do not send these again. Returns those that were still waiting for an answer."""
-        withdrawn, kept = [], []
-        for push in self._unacknowledged.pop(step, []):
-            withdrawn += [entry for entry in push.entries if entry.piece in pieces]
-            rest = tuple(entry for entry in push.entries if entry.piece not in pieces)
-            if rest:
-                kept.append(replace(push, entries=rest))
-        if kept:
-            self._unacknowledged[step] = kept
-        self._all_heard.notify_all()
-        return withdrawn
 
     def _check_confirmed(self) -> None:
         """A server answers in order: pushes before a question that has an answer are confirmed."""
         with self._lock:
-            lost = self._probe_step is not None and self._probe_step in self._unacknowledged
+            lost = self._probe_step is not None and self._probe_step in self._unconfirmed
             self._probe_step = None
         if lost:
             raise RemoteProtocolError(f"{self.address} answers, but has not heard of a push")
@@ -344,9 +309,8 @@ class Desk:
             self._session, self._connection = session, connection
             self._heard, self._probed, self._probe_step = time.monotonic(), False, None
             self.rejoined += 1
-            for step, pushes in sorted(self._unacknowledged.items()):
-                for push in pushes:
-                    self._try_to_say(push, step)
+            for step, push in self._unconfirmed:
+                self._try_to_say(push, step)
             if self._leaving is not None:
                 self._try_to_say(self._leaving, 0)
 
@@ -359,11 +323,3 @@ class Desk:
         self.sent_nbytes += len(data)
         with suppress(TransportClosed):
             self._connection.send(data, deadline_seconds=self._deadline)
-
-
-def _refused(address: str, answer: Message, *, again: bool) -> Exception:
-    if not isinstance(answer, Refusal | Leave):
-        return RemoteProtocolError(f"{address}: {type(answer).__name__}, expected a welcome")
-    text = f"{address}: {answer.text}"
-    passing = answer.reason in (Reason.UNKNOWN_WORKER, Reason.PROTOCOL)
-    return _NotYet(text) if passing and again else Refused(text)

@@ -21,8 +21,9 @@ from thinwire.transport import zeromq
 from thinwire.transport.base import Connection
 from thinwire.transport.keys import WorkerCurve
 from thinwire.wire.messages import Push, Reason
+from thinwire.worker.application import Application
 from thinwire.worker.arrivals import Arrivals
-from thinwire.worker.desk import Application, Desk
+from thinwire.worker.desk import Desk
 from thinwire.worker.sides import Round, WorkerSide, entries, slice_of
 from thinwire.worker.weights import checksums_of
 
