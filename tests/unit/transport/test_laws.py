@@ -22,7 +22,7 @@ def in_threads(*works: Callable[[], None]) -> list[threading.Thread]:
 
 
 def test_frames_keep_their_order_and_their_bytes(rig: Rig) -> None:
-    connection = rig.connect()
+    connection, _ = rig.introduce()
     frames = [bytes([n % 256]) * (n * 37 % 5000) for n in range(1000)]
 
     def send() -> None:
