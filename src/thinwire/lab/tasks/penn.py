@@ -86,10 +86,10 @@ def _bert() -> tuple[Task, ...]:
         Task(
             "bert",
             "small",
-            "one layer of 64, 2 epochs",
+            "one layer of 64, batch 2, 1.5 epochs",
             BERTSettings(context=32, layers=1, heads=2, width=64),
-            MaskedFeed(rows=4, context=32),
-            Training(2, 0.02, lans, Line(), rise_epochs=0.2, sparse_epochs=0.5),
+            MaskedFeed(rows=2, context=32),
+            Training(1.5, 0.006, lans, Line(), rise_epochs=0.15, sparse_epochs=0.375),
         ),
         Task(
             "bert",
