@@ -155,6 +155,8 @@ def disturbed(
             wait_until(lambda: hostility.after in server.log(), hostility.after)
             hostile = hostile or _start(stack, hostility, target)
         wait_until(lambda: _all_trained(folder, honest), "training")
+        for worker in honest:
+            assert worker.process.is_alive(), worker.result()
         assert hostile is None or hostile.process.is_alive(), hostile.result()
         grown = memory(server, "VmHWM") - first
         if hostility is not None and hostile is not None:
