@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from types import TracebackType
@@ -86,9 +87,13 @@ class Server:
 
     def run(self, *, tick_seconds: float = 0.2) -> None:
         """Serve until all workers are done, or ``stop`` is called. Raises WorkerLost."""
+        # A full collection would look at all that torch has brought, for up to a second on a busy
+        # machine, while nobody reads and a flood takes memory.
+        gc.freeze()
         try:
             self.service.serve(stop=lambda: self._stopping, tick_seconds=tick_seconds)
         finally:
+            gc.unfreeze()
             self.close()
 
     def stop(self) -> None:
