@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from tests.distributed import launch
 from tests.distributed.training import backward
-from tests.slow import slow
+from tests.slow import first
 from thinwire.recipe import Recipe
 
 SIDE, LAYERS = 1024, 16
@@ -69,7 +69,7 @@ def frugal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("frugal")
-@pytest.mark.parametrize("name", ["dense", "1 bit", "dgc", slow("top-k"), slow("dither")])
+@pytest.mark.parametrize("name", first(["dgc", "dense", "1 bit", "top-k", "dither"]))
 def test_a_recipe_keeps_no_more_than_is_said(name: str) -> None:
     recipe, stated = RECIPES[name]
     for found in launch.run(growth, recipe, ranks=2, keep=False):

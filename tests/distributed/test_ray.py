@@ -49,6 +49,7 @@ def run_example(home: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_workers_of_ray_compute_what_one_process_does() -> None:
     from examples.ray import train

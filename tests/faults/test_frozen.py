@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.processes import ServerProcess, WorkerProcess
 from tests.faults.proxy import Proxy
+from tests.slow import first
 from tests.transports import ANY_PORT, DEADLINE_SECONDS, frame, gone
 from thinwire import errors
 from thinwire.transport.base import Connection, Listener
@@ -73,7 +74,7 @@ def test_a_network_that_is_gone_is_noticed_on_both_sides(listener: Listener) -> 
         connection.close()
 
 
-@pytest.mark.parametrize("place", [1, 9, 30, 60, 5_000, 100_030])
+@pytest.mark.parametrize("place", first([60, 1, 9, 30, 5_000, 100_030]))
 def test_a_changed_message_under_curve_ends_the_connection(place: int) -> None:
     """At once if it does not decrypt; if it is the length that was changed, by the heartbeats."""
     server, worker = new_keys(), new_keys()

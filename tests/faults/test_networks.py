@@ -18,7 +18,7 @@ from tests.faults.proxy import Lane, Proxy
 from tests.faults.test_server_faults import RECIPES, WORKERS, start_servers, start_workers
 from tests.server.processes import ServerProcess
 from tests.server.servers import RunningServer, loss_of, network, plain_sgd, virtual, weights
-from tests.slow import slow
+from tests.slow import first
 from thinwire.server.rules import Rules
 from thinwire.transport import zeromq
 from thinwire.transport.base import Connection
@@ -59,7 +59,7 @@ def delay(proxy: Proxy, lane: Lane, place: int) -> None:
     lane.delay_seconds = place / 1e6
 
 
-DISTURB = [reset, slow(end_in_order), truncate, slow(flip), slow(duplicate), slow(delay)]
+DISTURB = first([reset, end_in_order, truncate, flip, duplicate, delay])
 
 
 @pytest.mark.timeout(240)
