@@ -5,7 +5,6 @@
 // Each case is a payload that an encoder wrote, damaged or not, in a heap buffer of its exact size. A reader must
 // refuse it or decode it to finite numbers inside the tensor; what was not damaged it may not refuse. Cases depend on
 // nothing but the seed and their number. Files are replayed: the reader's number (1 byte), n (4 bytes), the payload.
-// Without arguments, or with a number first, the folder tests/fuzz/payloads is replayed too if it is there.
 //
 // A case that fails is written to a file in the current folder, also when a sanitizer stops the program.
 
@@ -467,12 +466,10 @@ bool is_number(const char* text) { return *text != 0 && std::strspn(text, "01234
 Settings settings_of(int argc, char** argv) {
   Settings settings;
   int i = 1;
-  const bool numbered = argc < 2 || is_number(argv[1]);
   if (i < argc && is_number(argv[i])) settings.cases = std::strtoull(argv[i++], nullptr, 10);
   if (i < argc && is_number(argv[i])) settings.seed = std::strtoull(argv[i++], nullptr, 10);
   settings.paths.assign(argv + i, argv + argc);
-  if (!numbered) settings.cases = 0;
-  if (numbered && std::filesystem::is_directory("tests/fuzz/payloads")) settings.paths.push_back("tests/fuzz/payloads");
+  if (argc > 1 && !is_number(argv[1])) settings.cases = 0;
   return settings;
 }
 
