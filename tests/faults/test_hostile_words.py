@@ -225,7 +225,7 @@ def test_the_same_pieces_many_times_count_once() -> None:
     stage.turn()
     found = [type(message) for message in hostile.heard()]
     assert found == [Counted] * 50 + [Update]
-    assert stage.service.version == 1
+    assert stage.service.training.version == 1
 
 
 def test_strangers_make_place(monkeypatch: pytest.MonkeyPatch) -> None:

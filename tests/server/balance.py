@@ -44,9 +44,9 @@ class Kept:
         with log:
             service = Service(InprocListener(), recipe, rules, log=log, recovery=recovery)
             messages = [decode(frame) for frame in log.updates(after=0)]
-        if service.aggregate is None:
+        if service.training.aggregate is None:
             raise AssertionError(f"{folder} holds nothing")
-        self.aggregate = service.aggregate
+        self.aggregate = service.training.aggregate
         self.updates = [message for message in messages if isinstance(message, Update)]
 
 

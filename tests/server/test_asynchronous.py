@@ -62,7 +62,7 @@ def owed(workers: Sequence[Worker], servers: Sequence[RunningServer], name: str)
             if piece.key.name == name and piece.name in states:
                 total[piece.start : piece.stop] += states[piece.name]["residual"] / WORKERS
     for server in servers:
-        aggregate = server.service.aggregate
+        aggregate = server.service.training.aggregate
         assert aggregate is not None
         states = aggregate.compressor.state_dict()
         for number, piece in aggregate.pieces.items():
@@ -76,7 +76,7 @@ def owed(workers: Sequence[Worker], servers: Sequence[RunningServer], name: str)
 def updates_of(servers: Sequence[RunningServer], name: str) -> Tensor:
     total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
     for server in servers:
-        aggregate = server.service.aggregate
+        aggregate = server.service.training.aggregate
         assert aggregate is not None
         for frame in server.service.memory.past.updates(after=0):
             update = decode(frame)

@@ -104,7 +104,7 @@ def test_a_run_that_ended_goes_on_when_all_workers_are_back(tmp_path: Path) -> N
         first = threading.Thread(target=train, args=(0, 8))
         first.start()
         first.join(timeout=0.5)
-        assert server.service.version == 4
+        assert server.service.training.version == 4
         train(1, 8)
         first.join(timeout=20)
     assert [weights(net) for net in nets] == [virtual(RECIPE, 2, 8)] * 2
@@ -312,5 +312,5 @@ def test_a_goodbye_is_said_again_to_a_server_that_was_away(tmp_path: Path) -> No
         closing.start()
         server.start()
         closing.join(timeout=20)
-        assert server.service.aggregate is not None
-        assert server.service.aggregate.absent == {0}
+        assert server.service.training.aggregate is not None
+        assert server.service.training.aggregate.absent == {0}

@@ -140,7 +140,7 @@ def _summary(server: Server) -> str:
     service, counters = server.service, server.service.counters
     end = "All workers are done" if service.done else "Stopped"
     return (
-        f"{end} at version {service.version}: {counters['accepted']} pieces counted, "
+        f"{end} at version {service.training.version}: {counters['accepted']} pieces counted, "
         f"{counters['stale']} sent back as too old, {counters['repeated']} repeated, "
         f"{counters['refused']} connections refused; {counters['received_nbytes']:,} bytes in, "
         f"{counters['sent_nbytes']:,} out."

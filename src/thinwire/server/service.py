@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from thinwire.errors import RemoteProtocolError, WorkerLost
-from thinwire.model import Model
 from thinwire.recipe import Recipe
 from thinwire.server.aggregate import Aggregate
 from thinwire.server.joining import check_first_words, why_not
@@ -23,7 +22,7 @@ from thinwire.server.memory import Memory, in_frames
 from thinwire.server.recovery import Recovery
 from thinwire.server.rules import Rules
 from thinwire.server.settings import DEFAULT_SETTINGS, ServiceSettings
-from thinwire.server.state import restore
+from thinwire.server.training import Training
 from thinwire.transport.base import Listener, PeerGone, Received
 from thinwire.transport.refusals import Refusals
 from thinwire.wire import frame as frames
@@ -44,7 +43,6 @@ from thinwire.wire.messages import (
     Report,
     Update,
     Welcome,
-    decode,
 )
 from thinwire.wire.session import State
 
@@ -86,18 +84,13 @@ class Service:
     ) -> None:
         """``recovery`` is what ``log`` held when it was opened."""
         self._listener, self._recipe, self._rules = listener, recipe, rules
-        self._settings, self._seed = settings, seed
+        self._settings = settings
+        self.training = Training(recipe, rules, seed=seed)
         self.memory = Memory(log)
         self.members = Members(self.memory.run, self.memory.epoch)
-        self.model: Model | None = None
-        self.aggregate: Aggregate | None = None
         self.counters: Counter[str] = Counter()
         """How many pushes were accepted, refused and repeated, and the bytes of each way."""
         self.done = False
-        self._described: Frame | None = None
-        self._began: Frame | None = None
-        """The Join of the worker whose weights are those of version 0."""
-        self._checksums: tuple[int, ...] = ()
         self._owed: dict[int, tuple[int, float]] = {}
         self._refusals = Refusals(_logger)
         self._comings = Refusals(_logger, level=logging.INFO)
@@ -106,11 +99,6 @@ class Service:
         self._opened = self._warned = time.monotonic()
         if recovery is not None:
             self._recover(recovery)
-
-    @property
-    def version(self) -> int:
-        """The newest one that all pieces have reached."""
-        return 0 if self.aggregate is None else self.aggregate.version
 
     def serve(self, *, stop: Callable[[], bool] = lambda: False, tick_seconds: float = 0.2) -> None:
         """Serve until all workers have left, or ``stop`` says so. Raises WorkerLost."""
@@ -147,7 +135,7 @@ class Service:
             if frame.run not in (0, self.members.run):
                 self._dismiss(peer, _OTHER_RUN, Reason.EPOCH)
                 return
-            check_first_words(peer.session, frame, self._described)
+            check_first_words(peer.session, frame, self.training.described)
             message = peer.session.receive(frame)
             self._act(peer, frame, message, bytes(event.frame))
         except RemoteProtocolError as error:
@@ -175,9 +163,9 @@ class Service:
             description,
             recipe=self._recipe,
             rules=self._rules,
-            model=self.model,
-            checksums=self._checksums if self._is_begun() else (),
-            version=self.version,
+            model=self.training.model,
+            checksums=self.training.checksums if self._is_begun() else (),
+            version=self.training.version,
             since=self.memory.past.since,
             joined=worker in self.members.workers,
         )
@@ -188,13 +176,13 @@ class Service:
         aggregate = self._adopted(peer, description)
         # Or it would be sent updates of this turn, which it may have said that it has.
         self._settle()
-        begins = bool(join.checksums) and join.checksums != self._checksums
+        begins = bool(join.checksums) and join.checksums != self.training.checksums
         if begins or worker in aggregate.absent:
             self.memory.keep(raw)
-            self._enter(join, frames.unpack(memoryview(raw)))
+            self.training.enter(join, frames.unpack(memoryview(raw)))
         self.members.join(peer)
         self._listener.admit(peer.id)
-        welcome = Welcome(self.version, self._rules.quorum, self._rules.staleness)
+        welcome = Welcome(self.training.version, self._rules.quorum, self._rules.staleness)
         self._say(peer, welcome, step=aggregate.steps(worker))
         self._catch_up(peer, after=join.version)
         self._comings.note(
@@ -203,35 +191,21 @@ class Service:
 
     def _is_begun(self) -> bool:
         """Whether anybody relies on the first weights. Else whoever comes may begin with others."""
-        pushed = self.aggregate is not None and self.aggregate.marks
+        aggregate = self.training.aggregate
+        pushed = aggregate is not None and aggregate.marks
         return bool(pushed or self.members.workers)
-
-    def _enter(self, join: Join, frame: Frame) -> None:
-        """A worker that comes back, or one that says the first weights."""
-        self._running().enter(frame.worker)
-        if join.checksums:
-            self._began, self._checksums = frame, join.checksums
 
     def _adopted(self, peer: Peer, description: Describe | None) -> Aggregate:
         """The aggregate, made from what the first worker describes."""
-        if self.aggregate is None:
+        if self.training.aggregate is None:
             if description is None:
                 raise RemoteProtocolError("not described what is trained")
-            self._adopt(description, frames.unpack(memoryview(peer.described)))
+            self.training.adopt(description, frames.unpack(memoryview(peer.described)))
             self.memory.keep(peer.described)
-        return self._running()
-
-    def _running(self) -> Aggregate:
-        if self.aggregate is None:
-            raise RemoteProtocolError("nobody has described what is trained")
-        return self.aggregate
-
-    def _adopt(self, description: Describe, described: Frame) -> None:
-        self.model, self._described = Model(description, self._rules.workers), described
-        self.aggregate = Aggregate(self._recipe, self.model.own(), self._rules, seed=self._seed)
+        return self.training.running()
 
     def _push(self, peer: Peer, step: int, push: Push, raw: bytes) -> None:
-        aggregate, worker = self._running(), peer.session.worker
+        aggregate, worker = self.training.running(), peer.session.worker
         if step > MOST_STEP:
             raise RemoteProtocolError(f"push of worker {worker}: step {step}, beyond {MOST_STEP}")
         verdict = aggregate.judge(worker, step, push)
@@ -247,9 +221,11 @@ class Service:
         if verdict.stale:
             behind = aggregate.version - push.version
             text = f"{behind} versions behind, {self._rules.staleness} allowed, once on each"
-            self._say(peer, Refusal(self.version, Reason.STALE, text, verdict.stale), step=step)
+            self._say(
+                peer, Refusal(self.training.version, Reason.STALE, text, verdict.stale), step=step
+            )
         counted = tuple(sorted((*verdict.accepted, *verdict.repeated)))
-        self._say(peer, Counted(self.version, counted), step=step)
+        self._say(peer, Counted(self.training.version, counted), step=step)
 
     def _publish(self, updates: Iterable[Update]) -> None:
         for part in in_frames(updates):
@@ -279,49 +255,19 @@ class Service:
             for peer in self.members.ready():
                 peer.session.send(update)
                 self._send(peer, frame)
-        if self.aggregate is not None and self._described is not None:
+        if self.training.aggregate is not None:
             every = self._settings.snapshot_nbytes
-            said = [self._described] if self._began is None else [self._described, self._began]
-            self.memory.keep_state(self.aggregate, said, every_nbytes=every)
+            said = self.training.said()
+            self.memory.keep_state(self.training.aggregate, said, every_nbytes=every)
 
     def _recover(self, recovery: Recovery) -> None:
-        """Count again what was logged before a restart.
-
-        Updates follow from pushes. One that was made but not logged any more is logged now.
-        """
-        if recovery.snapshot is not None:
-            for frame in recovery.snapshot.pending:
-                if frame.kind != Push.kind:
-                    self._again(frame)
-            restore(self._running(), recovery.snapshot)
-        missing: dict[tuple[int, ...], Update] = {}
-        for frame in recovery.frames():
-            self.memory.replayed(frame)
-            message = decode(frame)
-            if isinstance(message, Update):
-                missing.pop(_name(message), None)
-            else:
-                missing |= {_name(part): part for part in in_frames(self._again(frame))}
-        for update in missing.values():
-            self.memory.keep_update(update)
-        self.memory.commit()
-        if self.aggregate is not None:
-            workers = {worker for worker, _ in self.aggregate.marks} - self.aggregate.absent
+        """Go on where the log ends. Who was there is expected back."""
+        self.training.recover(recovery, self.memory)
+        aggregate = self.training.aggregate
+        if aggregate is not None:
+            workers = {worker for worker, _ in aggregate.marks} - aggregate.absent
             self.members.away_since = dict.fromkeys(workers, time.monotonic())
-            _logger.info("went back to version %d of run %d", self.version, self.members.run)
-
-    def _again(self, frame: Frame) -> list[Update]:
-        """What a logged frame did when it came."""
-        message = decode(frame)
-        if isinstance(message, Describe):
-            self._adopt(message, frame)
-        elif isinstance(message, Push):
-            return self._running().count(frame.worker, frame.step, message)
-        elif isinstance(message, Leave):
-            return self._running().leave(frame.worker)
-        elif isinstance(message, Join):
-            self._enter(message, frame)
-        return []
+            _logger.info("went back to version %d of run %d", aggregate.version, self.memory.run)
 
     def _leave(self, peer: Peer, leave: Leave, raw: bytes) -> None:
         worker = peer.session.worker
@@ -332,7 +278,7 @@ class Service:
 
     def _without(self, worker: int, raw: bytes) -> None:
         """Go on without a worker that will not come back; without any, this is the end."""
-        aggregate = self._running()
+        aggregate = self.training.running()
         self.members.away_since.pop(worker, None)
         self.memory.keep(raw)
         self._publish(aggregate.leave(worker))
@@ -382,10 +328,11 @@ class Service:
                 self._without(worker, self.memory.frame(Leave(Reason.LOST, text), worker=worker))
 
     def _debt(self, worker: int) -> str:
+        at = f"at version {self.training.version}"
         if worker not in self._owed:
-            return f"at version {self.version}; what it owed is not known"
+            return f"{at}; what it owed is not known"
         step, owed = self._owed[worker]
-        return f"at version {self.version}; it owed a residual of norm {owed:.6g} after step {step}"
+        return f"{at}; it owed a residual of norm {owed:.6g} after step {step}"
 
     def _stop_all(self, text: str) -> None:
         for peer in self.members.ready():
@@ -396,10 +343,11 @@ class Service:
     def _check_late(self) -> None:
         """Name who is waited for, every so often."""
         now = time.monotonic()
-        if self.aggregate is None or now - self._warned < self._settings.late_seconds:
+        aggregate = self.training.aggregate
+        if aggregate is None or now - self._warned < self._settings.late_seconds:
             return
         self._warned = now
-        for version, workers in list(self.aggregate.late().items())[:1]:
+        for version, workers in list(aggregate.late().items())[:1]:
             seconds = now - self._opened
             _logger.warning("version %d waits for workers %s, %.0f s", version, workers, seconds)
             for peer in self.members.ready():
@@ -413,8 +361,3 @@ class Service:
     def _send(self, peer: Peer, frame: bytes) -> None:
         self.counters["sent_nbytes"] += len(frame)
         self._listener.send(peer.id, frame)
-
-
-def _name(update: Update) -> tuple[int, ...]:
-    """The version and the pieces of an update: no other has the same."""
-    return (update.version, *(entry.piece for entry in update.entries))
