@@ -10,7 +10,8 @@ from thinwire.codec.policy import Chooser, as_policy, unless_dense_is_cheaper, v
 from thinwire.codec.schedule import warmup
 from thinwire.codec.sparse import Nonzero
 from thinwire.codec.topk import TopK
-from thinwire.feedback.base import Feedback, NoFeedback, chain, stages_of
+from thinwire.errors import ConfigError
+from thinwire.feedback.base import Feedback, NoFeedback, chain, check_feedback, stages_of
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
@@ -28,6 +29,8 @@ class Recipe:
     def __post_init__(self) -> None:
         object.__setattr__(self, "push", as_policy(self.push))
         object.__setattr__(self, "pull", as_policy(self.pull))
+        check_feedback(self.push_feedback, owner="Recipe: push_feedback")
+        check_feedback(self.pull_feedback, owner="Recipe: pull_feedback")
 
     @property
     def keeps_state(self) -> bool:
@@ -45,6 +48,12 @@ class Recipe:
         """Whether gradients must all be there, for their common norm, before one is pushed."""
         stages = stages_of(self.push_feedback)
         return any(isinstance(stage, Clip) and stage.scope == "model" for stage in stages)
+
+
+def check_recipe(value: object, *, owner: str) -> None:
+    """Refuse what is no recipe, such as the name of one."""
+    if not isinstance(value, Recipe):
+        raise ConfigError(f"{owner}: expected a recipe such as tw.dgc(0.001), got {value!r}")
 
 
 def dense() -> Recipe:

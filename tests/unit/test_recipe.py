@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from torch import nn
 
 import thinwire as tw
 from thinwire.codec.base import Codec
 from thinwire.codec.policy import as_policy
 
+NET = nn.Linear(2, 2)
+SGD = tw.optim.SGD(NET.parameters(), lr=0.1)
 MATRIX, VECTOR = tw.Key("w", (1000, 100)), tw.Key("b", (1000,))
 
 
@@ -76,3 +83,38 @@ def test_recipes_are_values() -> None:
     assert tw.dgc(0.01, clip_norm=1.0) == tw.dgc(0.01, clip_norm=1.0)
     assert hash(tw.dgc(0.01)) == hash(tw.dgc(0.01)) != hash(tw.dgc(0.02))
     assert tw.Recipe(push=tw.OneBit()) == tw.Recipe(push=as_policy(tw.OneBit()))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: tw.doublesqueeze(tw.OneBit), "expected a codec such as OneBit"),  # type: ignore[arg-type]
+        (lambda: tw.doublesqueeze("onebit"), "got 'onebit'"),  # type: ignore[arg-type]
+        (lambda: tw.clan(3), "got 3"),  # type: ignore[arg-type]
+        (lambda: tw.dgc(vectors=5), "vectors_as: expected a codec"),  # type: ignore[arg-type]
+        (lambda: tw.Recipe(push=tw.warmup), "expected a codec"),  # type: ignore[arg-type]
+        (lambda: tw.Recipe(push_feedback=3), "push_feedback: expected a feedback"),  # type: ignore[arg-type]
+        (lambda: tw.Recipe(pull_feedback=tw.Residual), "Residual()"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_recipe_is_refused_when_it_is_made(
+    make: Callable[[], object], words: str
+) -> None:
+    with pytest.raises(tw.ConfigError, match=re.escape(words)):
+        make()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda recipe: tw.Server("tcp://127.0.0.1:0", recipe, workers=1),
+        lambda recipe: tw.Client(["tcp://127.0.0.1:1"], recipe, rank=0, workers=1),
+        lambda recipe: tw.VirtualCluster(NET, SGD, recipe, workers=1),
+    ],
+    ids=["Server", "Client", "VirtualCluster"],
+)
+def test_the_name_of_a_recipe_is_no_recipe(use: Callable[[Any], object]) -> None:
+    with pytest.raises(
+        tw.ConfigError, match=r"expected a recipe such as tw.dgc\(0.001\), got 'dgc'"
+    ):
+        use("dgc")

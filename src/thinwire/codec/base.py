@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from thinwire.errors import CorruptPayloadError, NonFiniteError
+from thinwire.errors import ConfigError, CorruptPayloadError, NonFiniteError
 
 Payload = bytes | bytearray | memoryview
 """What a codec writes, and what it is read back from."""
@@ -55,6 +55,13 @@ class Codec(Protocol):
 
     def max_nbytes(self, numel: int) -> int:
         """The largest payload for ``numel`` elements, so that buffers are allocated once."""
+
+
+def check_codec(value: object, *, owner: str) -> None:
+    """Refuse what is no codec: a name, or a class without its parentheses."""
+    needed = ("wire_id", "encode", "decode", "max_nbytes")
+    if isinstance(value, type) or not all(hasattr(value, name) for name in needed):
+        raise ConfigError(f"{owner}: expected a codec such as OneBit(), got {value!r}")
 
 
 @runtime_checkable

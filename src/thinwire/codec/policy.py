@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from thinwire.codec.base import Codec
+from thinwire.codec.base import Codec, check_codec
 from thinwire.codec.dense import Float32
+from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
 from thinwire.settings import check_choice, check_whole
 
@@ -31,12 +32,19 @@ Chooser: TypeAlias = "Codec | Policy"
 class Always:
     codec: Codec
 
+    def __post_init__(self) -> None:
+        check_codec(self.codec, owner="recipe")
+
     def choose(self, key: Key, *, step: int, workers: int) -> Codec:
         return self.codec
 
 
 def as_policy(chooser: Chooser) -> Policy:
-    return chooser if isinstance(chooser, Policy) else Always(chooser)
+    if isinstance(chooser, Policy):
+        if isinstance(chooser, type):
+            raise ConfigError(f"recipe: expected a codec or a policy, got {chooser!r}")
+        return chooser
+    return Always(chooser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,7 @@ class SmallAs:
     otherwise: Policy
 
     def __post_init__(self) -> None:
+        check_codec(self.codec, owner="small_as")
         check_whole(self.below, least=0, owner="small_as", field="below")
 
     def choose(self, key: Key, *, step: int, workers: int) -> Codec:
@@ -64,6 +73,9 @@ def small_as(codec: Codec, *, below: int, otherwise: Chooser) -> SmallAs:
 class VectorsAs:
     codec: Codec
     otherwise: Policy
+
+    def __post_init__(self) -> None:
+        check_codec(self.codec, owner="vectors_as")
 
     def choose(self, key: Key, *, step: int, workers: int) -> Codec:
         if len(key.shape) <= 1:

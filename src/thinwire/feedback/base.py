@@ -10,7 +10,7 @@ learn what the receiver will see, and calls ``after`` with that.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -32,6 +32,7 @@ class Moment:
     """What the update of this step will be multiplied by, if it is known."""
 
 
+@runtime_checkable
 class Feedback(Protocol):
     def init(self, numel: int) -> State:
         """Return fresh buffers for a tensor of ``numel`` elements."""
@@ -44,6 +45,12 @@ class Feedback(Protocol):
 
         ``sent`` is memory that the caller uses again.
         """
+
+
+def check_feedback(value: object, *, owner: str) -> None:
+    """Refuse what is no feedback: a class without its parentheses, say."""
+    if isinstance(value, type) or not isinstance(value, Feedback):
+        raise ConfigError(f"{owner}: expected a feedback such as Residual(), got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,8 @@ class Chain:
     stages: tuple[Feedback, ...]
 
     def __post_init__(self) -> None:
+        for stage in self.stages:
+            check_feedback(stage, owner="chain")
         keys = [key for stage in self.stages for key in stage.init(0)]
         twice = {key for key in keys if keys.count(key) > 1}
         if twice:

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.recipe import Recipe
+from thinwire.recipe import Recipe, check_recipe
 from thinwire.settings import check_positive, check_whole
 from thinwire.transport.keys import WorkerCurve
 from thinwire.worker.apply import Applying, AtOnce, Trained
@@ -71,6 +71,8 @@ class Client:
         check_whole(workers, least=1, owner="Client", field="workers")
         check_whole(rank, least=0, owner="Client", field="rank")
         check_positive(deadline_seconds, owner="Client", field="deadline_seconds")
+        check_positive(report_seconds, owner="Client", field="report_seconds")
+        check_recipe(recipe, owner="Client")
         if rank >= workers:
             raise ConfigError(f"Client: rank {rank}, but ranks of {workers} workers begin with 0")
         self._addresses, self._recipe = servers, recipe

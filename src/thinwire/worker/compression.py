@@ -129,7 +129,9 @@ class Compression:
         every = {key: state for one in states for key, state in one.items()}
         ordered = sorted(every.values(), key=lambda state: state["rank"])
         ranks = [state["rank"] for state in ordered]
-        if not ordered or any(state["workers"] != len(ranks) for state in ordered):
+        if not ordered:
+            raise ConfigError("no states were given: those of all ranks of one run go here")
+        if any(state["workers"] != len(ranks) for state in ordered):
             raise ConfigError(
                 f"states of {', '.join(every)}: those of all ranks of one run go here"
             )

@@ -18,7 +18,7 @@ from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
 from thinwire.gradient.keys import Key
-from thinwire.recipe import Recipe
+from thinwire.recipe import Recipe, check_recipe
 from thinwire.settings import check_choice, check_positive
 from thinwire.transport.keys import WorkerCurve
 from thinwire.worker.compression import Compression
@@ -63,7 +63,7 @@ def compress_ddp(
     check_choice(hierarchy, HIERARCHIES, owner="compress_ddp", field="hierarchy")
     check_positive(deadline_seconds, owner="compress_ddp", field="deadline_seconds")
     _check_recipe(recipe, hierarchy, optimizer)
-    _check_servers(exchange, servers, scaler)
+    _check_servers(exchange, servers, scaler, keys=keys, insecure=insecure)
     ddp = _unwrapped(model)
     check_gradients(ddp.module)
     names = {id(p): plain_name(name) for name, p in ddp.module.named_parameters()}
@@ -117,6 +117,7 @@ def _unwrapped(model: nn.Module) -> DistributedDataParallel:
 
 
 def _check_recipe(recipe: Recipe, hierarchy: str, optimizer: Optimizer | None) -> None:
+    check_recipe(recipe, owner="compress_ddp")
     if recipe.clips_model and hierarchy == "host":
         raise ConfigError(
             "clipping by the norm of the whole model needs it before hosts have averaged: use "
@@ -130,9 +131,18 @@ def _check_recipe(recipe: Recipe, hierarchy: str, optimizer: Optimizer | None) -
         check_one_rate(optimizer)
 
 
-def _check_servers(exchange: str, servers: Sequence[str], scaler: GradScaler | None) -> None:
+def _check_servers(
+    exchange: str,
+    servers: Sequence[str],
+    scaler: GradScaler | None,
+    *,
+    keys: WorkerCurve | None,
+    insecure: bool,
+) -> None:
     if bool(servers) != (exchange == SERVERS):
         raise ConfigError("compress_ddp: exchange='servers' and servers=[addresses] go together")
+    if not servers and (keys is not None or insecure):
+        raise ConfigError("compress_ddp: keys and insecure are for exchange='servers' only")
     if servers and scaler is not None:
         raise ConfigError(
             "a GradScaler skips steps, which servers have counted already: use bfloat16, or "

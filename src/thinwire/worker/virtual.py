@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
-from thinwire.recipe import Recipe
+from thinwire.recipe import Recipe, check_recipe
 from thinwire.server.rules import Rules
 from thinwire.worker.momentum import take_over_momentum
 from thinwire.worker.virtual_clock import Timetable
@@ -55,6 +55,7 @@ class VirtualCluster:
         speeds: Sequence[float] | None = None,
         jitter: float = 0.1,
     ) -> None:
+        check_recipe(recipe, owner="VirtualCluster")
         take_over_momentum(recipe, optimizer)
         self._replica = Replica(net, optimizer)
         self.exchange = VirtualExchange(
