@@ -39,10 +39,11 @@ class Model:
         }
 
     def difference(self, other: Describe) -> str | None:
-        """In which way ``other`` is not this model, in one sentence; None if it is."""
+        """In which way ``other`` is not this model, in one sentence; None if it is.
+
+        Recipes are not compared: a server has one before it has a model.
+        """
         own = self.description
-        if other.recipe != own.recipe:
-            return f"the recipe here is {own.recipe}, yours is {other.recipe}"
         if (other.server, other.servers) != (own.server, own.servers):
             return (
                 f"this is server {own.server} of {own.servers}, you ask for {other.server} of "

@@ -28,6 +28,9 @@ MOST_DESCRIBE_NBYTES = 4 << 20
 _MORE_DESCRIBE_NBYTES = 16 << 10
 """Beyond twice the one that is known. So reading another takes hardly longer than reading that."""
 
+_RECIPE_CHARACTERS = 80
+"""Of each recipe, from where they differ."""
+
 
 def check_first_words(session: Session, frame: Frame, known: Frame | None) -> None:
     """Refuse, unread, what is not worth the time, from somebody who has not joined.
@@ -105,7 +108,7 @@ def _difference(
     join: Join, description: Describe, *, recipe: Recipe, rules: Rules, model: Model | None
 ) -> str | None:
     if description.recipe != repr(recipe):
-        return f"the recipe here is {recipe!r}, yours is {description.recipe}"
+        return _other_recipe(repr(recipe), description.recipe)
     if model is None:
         absurd = _absurdity(description, rules)
         if absurd is not None:
@@ -115,6 +118,19 @@ def _difference(
     if difference is None and join.digest != model.digest:
         return "digests differ: do both sides have the same version of Thinwire?"
     return difference
+
+
+def _other_recipe(here: str, yours: str) -> str:
+    """The place where they differ: whole recipes are too long for a sentence, or a line of log."""
+    pairs = enumerate(zip(here, yours, strict=False))
+    same = next((i for i, (one, other) in pairs if one != other), min(len(here), len(yours)))
+    begin = max(here.rfind("(", 0, same), here.rfind(" ", 0, same)) + 1
+
+    def part(text: str) -> str:
+        shown = text[begin : begin + _RECIPE_CHARACTERS]
+        return "…" * (begin > 0) + shown + "…" * (begin + len(shown) < len(text))
+
+    return f"the recipe here is {part(here)}, yours is {part(yours)}"
 
 
 def _other_weights(
