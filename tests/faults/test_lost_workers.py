@@ -11,6 +11,7 @@ import math
 import os
 import re
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -188,12 +189,23 @@ def wait_alone(addresses: Sequence[str]) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_who_waits_in_vain_is_told_for_whom(tmp_path: Path) -> None:
+def test_who_gave_up_is_not_the_only_one_that_is_named(tmp_path: Path) -> None:
     with (
-        ServerProcess(tmp_path / "0", RECIPE, workers=WORKERS, late_seconds=1.0) as server,
+        ServerProcess(tmp_path / "0", RECIPE, workers=WORKERS, loss_seconds=1.0) as server,
         Process(wait_alone, [server.address]) as worker,
     ):
-        text = worker.result()
-        assert "version 1 waits for workers [1, 2]" in server.log()
+        worker.result()
+        assert server.wait() == 1
+    lost = r"worker 0 is lost: away for .*; version 1 waits for workers \[1, 2\]"
+    assert re.search(lost, server.log())
+
+
+@pytest.mark.timeout(120)
+def test_who_waits_in_vain_is_told_for_whom(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "0", RECIPE, workers=WORKERS, late_seconds=2.0) as server:
+        time.sleep(3.0)  # in which nobody waits for anybody
+        with Process(wait_alone, [server.address]) as worker:
+            text = worker.result()
+        assert "version 1 waits for workers [1, 2], 2 s" in server.log()
     assert "WorkerLost: step 0: version 1 of 0.weight" in text
     assert "did not come within 6 s: the servers wait for workers 1, 2" in text

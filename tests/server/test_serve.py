@@ -63,6 +63,17 @@ def test_the_example_trains_and_goes_on_after_a_worker_was_killed(tmp_path: Path
     assert "All workers are done at version 200" in out.read_text()
 
 
+@pytest.mark.timeout(120)
+def test_a_run_that_lost_all_workers_is_no_success(tmp_path: Path) -> None:
+    address, out, said = free_address(), tmp_path / "serve.txt", tmp_path / "0.txt"
+    alone = ("--workers", "1", "--on-loss", "continue", "--loss-seconds", "1")
+    with running(*serve(address, tmp_path, *alone), output=out) as server:
+        with running(*work(address, tmp_path, 0), "--workers", "1", output=said):
+            wait_until(lambda: "version 50" in said.read_text(), "a checkpoint")
+        assert server.wait(60) == 1
+    assert "Lost workers: 0. The run ended at version " in out.read_text()
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", first([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_stops_a_server_in_good_order(number: signal.Signals, tmp_path: Path) -> None:

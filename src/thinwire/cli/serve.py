@@ -124,6 +124,8 @@ def serve(
     click.echo(f"Serving {workers} workers at {server.address}; {kept}. Ctrl-C stops.")
     server.run()
     click.echo(_summary(server))
+    if server.service.training.lost == set(range(workers)):
+        raise click.exceptions.Exit(1)
 
 
 def _curve(keys_file: Path | None, allow: Path | None) -> ServerCurve | None:
@@ -136,12 +138,19 @@ def _curve(keys_file: Path | None, allow: Path | None) -> ServerCurve | None:
     return ServerCurve(load_keys(keys_file), load_public_keys([allow]))
 
 
+def _end(server: Server) -> str:
+    if not server.service.done:
+        return "Stopped"
+    lost = ", ".join(map(str, sorted(server.service.training.lost)))
+    return f"Lost workers: {lost}. The run ended" if lost else "All workers are done"
+
+
 def _summary(server: Server) -> str:
     service, counters = server.service, server.service.counters
-    end = "All workers are done" if service.done else "Stopped"
+    end = _end(server)
     return (
         f"{end} at version {service.training.version}: {counters['accepted']} pieces counted, "
         f"{counters['stale']} sent back as too old, {counters['repeated']} repeated, "
-        f"{counters['refused']} connections refused; {counters['received_nbytes']:,} bytes in, "
+        f"{counters['refused']} sessions refused; {counters['received_nbytes']:,} bytes in, "
         f"{counters['sent_nbytes']:,} out."
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from thinwire.errors import ConfigError
-from thinwire.recipe import Recipe
+from thinwire.recipe import Recipe, check_recipe
 from thinwire.server.log import Log
 from thinwire.server.retention import DEFAULT_SETTINGS, LogSettings
 from thinwire.server.rules import Rules
@@ -55,6 +55,7 @@ class Server:
         ``late_seconds``. After ``snapshot_nbytes`` of log, or more if the state is large, the state
         is kept too, so that a restart is quick.
         """
+        check_recipe(recipe, owner="Server")
         rules = rules_for(workers, quorum, staleness)
         settings = ServiceSettings(loss_seconds, on_loss, late_seconds, snapshot_nbytes)
         check_whole(seed, least=0, owner="Server", field="seed")

@@ -211,6 +211,8 @@ class Service:
         verdict = aggregate.judge(worker, step, push)
         if verdict.accepted:
             self.memory.keep(raw)
+            if not any(aggregate.open.values()):  # from now on somebody waits
+                self._opened = self._warned = time.monotonic()
         spoilt = aggregate.spoilt
         self._publish(aggregate.count(worker, step, push, verdict))
         if aggregate.spoilt > spoilt:
@@ -274,15 +276,14 @@ class Service:
         self._say(peer, Leave(leave.reason, "goodbye"))
         self._end(peer, leave.text or leave.reason.name.lower())
         if leave.reason is Reason.DONE:
-            self._without(worker, raw)
+            self._without(worker, leave.reason, raw)
 
-    def _without(self, worker: int, raw: bytes) -> None:
+    def _without(self, worker: int, reason: Reason, raw: bytes) -> None:
         """Go on without a worker that will not come back; without any, this is the end."""
-        aggregate = self.training.running()
         self.members.away_since.pop(worker, None)
         self.memory.keep(raw)
-        self._publish(aggregate.leave(worker))
-        self.done = len(aggregate.absent) == self._rules.workers
+        self._publish(self.training.leave(worker, reason))
+        self.done = len(self.training.running().absent) == self._rules.workers
 
     def _dismiss(self, peer: Peer, why: str, reason: Reason = Reason.PROTOCOL) -> None:
         peer.session.fail()
@@ -322,10 +323,12 @@ class Service:
             away = time.monotonic() - since
             if away > self._settings.loss_seconds:
                 text = f"worker {worker} is lost: away for {away:.0f} s, {self._debt(worker)}"
+                text += self._others_awaited(worker)
                 if self._settings.on_loss == "stop":
                     self._stop_all(text)
                 _logger.warning("%s; going on without it", text)
-                self._without(worker, self.memory.frame(Leave(Reason.LOST, text), worker=worker))
+                said = self.memory.frame(Leave(Reason.LOST, shortened(text)), worker=worker)
+                self._without(worker, Reason.LOST, said)
 
     def _debt(self, worker: int) -> str:
         at = f"at version {self.training.version}"
@@ -333,6 +336,15 @@ class Service:
             return f"{at}; what it owed is not known"
         step, owed = self._owed[worker]
         return f"{at}; it owed a residual of norm {owed:.6g} after step {step}"
+
+    def _others_awaited(self, worker: int) -> str:
+        """Who else is missing: a worker may have left because another never came."""
+        aggregate = self.training.aggregate
+        for version, late in ({} if aggregate is None else aggregate.late()).items():
+            others = [one for one in late if one != worker]
+            if others:
+                return f"; version {version} waits for workers {others}"
+        return ""
 
     def _stop_all(self, text: str) -> None:
         for peer in self.members.ready():

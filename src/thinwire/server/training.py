@@ -14,7 +14,7 @@ from thinwire.server.recovery import Recovery
 from thinwire.server.rules import Rules
 from thinwire.server.state import restore
 from thinwire.wire.frame import Frame
-from thinwire.wire.messages import Describe, Join, Leave, Push, Update, decode
+from thinwire.wire.messages import Describe, Join, Leave, Push, Reason, Update, decode
 
 
 class Training:
@@ -27,6 +27,8 @@ class Training:
         self.described: Frame | None = None
         self.checksums: tuple[int, ...] = ()
         """Of the weights of version 0."""
+        self.lost: set[int] = set()
+        """Workers that nobody waits for although they did not say that they are done."""
         self._began: Frame | None = None
         """The Join of the worker whose weights those are."""
 
@@ -48,8 +50,15 @@ class Training:
     def enter(self, join: Join, frame: Frame) -> None:
         """A worker that comes back, or one that says the first weights."""
         self.running().enter(frame.worker)
+        self.lost.discard(frame.worker)
         if join.checksums:
             self._began, self.checksums = frame, join.checksums
+
+    def leave(self, worker: int, reason: Reason) -> list[Update]:
+        """Go on without a worker; returns what waited for nobody else."""
+        if reason is Reason.LOST:
+            self.lost.add(worker)
+        return self.running().leave(worker)
 
     def said(self) -> list[Frame]:
         """What a snapshot must hold beside the state: what is trained, and from which weights."""
@@ -85,7 +94,7 @@ class Training:
         elif isinstance(message, Push):
             return self.running().count(frame.worker, frame.step, message)
         elif isinstance(message, Leave):
-            return self.running().leave(frame.worker)
+            return self.leave(frame.worker, message.reason)
         elif isinstance(message, Join):
             self.enter(message, frame)
         return []

@@ -32,7 +32,8 @@ _SOON_SECONDS = 0.001  # until the next look, if there is more to read
 _STRANGERS_SECONDS = 0.01  # if somebody is there who may be up to anything
 _NOT_UNDERSTOOD = {
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "it left, or took too long, while shaking hands",
-    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "what it said was not ZMTP, or was changed on the way",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "what it said was not ZMTP, or was changed on the way, "
+    "or only one side has keys",
     zmq.Event.HANDSHAKE_FAILED_AUTH: "its key is not on the list",
 }
 # Below this a copy is faster than lending the buffer.
