@@ -85,4 +85,4 @@ def test_a_killed_worker_is_named_in_one_sentence(
 def test_it_refuses_a_file_that_it_cannot_write_before_it_trains(tmp_path: Path) -> None:
     outcome = demo(tmp_path, "--json", str(tmp_path / "missing" / "demo.json"))
     assert outcome.exit_code == 2
-    assert "No such file" in outcome.output
+    assert "there is no folder" in outcome.output

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TextIO
+from pathlib import Path
 
 import click
 
@@ -12,6 +11,7 @@ from thinwire.cli.bench_links import links
 from thinwire.cli.bench_progress import RoundsProgress
 from thinwire.cli.bench_server import server
 from thinwire.cli.bench_table import count, print_report
+from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.lab.bench.bars import Verdict
 from thinwire.lab.bench.rounds import Limits
 from thinwire.lab.bench.run import KernelBench, bench_kernels
@@ -48,7 +48,7 @@ bench.add_command(server)
 @click.option(
     "--json",
     "json_file",
-    type=click.File("w", lazy=False),  # a path that cannot be written is refused before the run
+    type=JSON_FILE,
     help="Write everything to this file, every sample included.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 if a bar is missed.")
@@ -57,7 +57,7 @@ def kernels(
     rounds: int,
     seconds: float,
     isa: str | None,
-    json_file: TextIO | None,
+    json_file: Path | None,
     strict: bool,
 ) -> None:
     """Time every kernel beside memcpy and torch, by turns, on one thread and on two.
@@ -74,6 +74,6 @@ def kernels(
         report = bench_kernels(settings, show)
     print_report(report)
     if json_file is not None:
-        json.dump(report.as_json(), json_file, indent=1)
+        write_json(json_file, report.as_json())
     if strict and report.with_verdict(Verdict.MISSED):
         sys.exit(1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TextIO
 
 import click
 
 from thinwire.cli.bench_links_table import print_links_report
 from thinwire.cli.bench_progress import RoundsProgress
+from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.lab.bench.given_gradient import BACKWARDS
 from thinwire.lab.bench.links_cases import CASES, DEFAULT_CASES, RATES, LinkModel, LinksBench
 from thinwire.lab.bench.links_models import MODELS
@@ -87,7 +86,7 @@ def _writable(ctx: click.Context, parameter: click.Parameter, file: Path | None)
 @click.option(
     "--json",
     "json_file",
-    type=click.File("w", lazy=False),  # a path that cannot be written is refused before the run
+    type=JSON_FILE,
     help="Write everything to this file, every sample included.",
 )
 @click.option(
@@ -116,7 +115,7 @@ def links(
     steps: int,
     rounds: int,
     seconds: float,
-    json_file: TextIO | None,
+    json_file: Path | None,
     plot: Path | None,
     trace: Path | None,
 ) -> None:
@@ -142,8 +141,7 @@ def links(
             bench, lambda rate, round_, what: progress.show(round_, what, part=f"{rate}, ")
         )
     if json_file is not None:  # files first: who reads the table may be gone
-        json.dump(report.as_json(), json_file, indent=1)
-        json_file.flush()
+        write_json(json_file, report.as_json())
     if plot is not None:
         plot_links(report, plot)
     print_links_report(report)

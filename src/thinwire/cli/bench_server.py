@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TextIO
 
 import click
 
 from thinwire.cli.bench_progress import RoundsProgress
 from thinwire.cli.bench_server_table import print_server_report
+from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.errors import ConfigError
 from thinwire.lab.bench.given_gradient import BACKWARDS
 from thinwire.lab.bench.rounds import Limits
@@ -81,7 +80,7 @@ INTERRUPTED = 130
 @click.option(
     "--json",
     "json_file",
-    type=click.File("w", lazy=False),  # a path that cannot be written is refused before the run
+    type=JSON_FILE,
     help="Write everything to this file, every sample included.",
 )
 def server(
@@ -97,7 +96,7 @@ def server(
     rounds: int,
     seconds: float,
     folder: Path | None,
-    json_file: TextIO | None,
+    json_file: Path | None,
 ) -> None:
     """Time training steps through parameter servers, beside gloo's allreduce, by turns.
 
@@ -120,7 +119,7 @@ def server(
         report = bench_server(bench, progress.show)
     print_server_report(report)
     if json_file is not None:
-        json.dump(report.as_json(), json_file, indent=1)
+        write_json(json_file, report.as_json())
     if report.interrupted:
         sys.exit(INTERRUPTED)
 

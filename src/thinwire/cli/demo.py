@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
+from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.cli.main import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 @click.option(
     "--json",
     "json_file",
-    type=click.File("w", lazy=False),
+    type=JSON_FILE,
     help="Write settings, results and all losses to this file.",
 )
-def demo(steps: int, seed: int, report: Path, json_file: TextIO | None) -> None:
+def demo(steps: int, seed: int, report: Path, json_file: Path | None) -> None:
     """Train a small GPT on the source of Python's standard library: dense beside compressed.
 
     A parameter server and two workers, as real processes on this machine, for each recipe in its
@@ -91,10 +91,10 @@ def _train(plans: list[tuple[Way, Plan]], interrupts: Interrupts) -> list[Result
     return results
 
 
-def _write(file: TextIO, plan: Plan, results: list[Result], *, finished: bool) -> None:
+def _write(file: Path, plan: Plan, results: list[Result], *, finished: bool) -> None:
     found = {
         "finished": finished,
         "settings": plan.record(),
         "results": [asdict(result) for result in results],
     }
-    file.write(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    write_json(file, found, allow_nan=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TextIO
 
 import click
+
+from thinwire.cli.json_file import JSON_FILE, write_json
 
 
 @click.command()
@@ -22,10 +22,10 @@ import click
 @click.option(
     "--json",
     "json_file",
-    type=click.File("w", lazy=False),
+    type=JSON_FILE,
     help="Write everything to this file, every frame included.",
 )
-def inspect(path: Path, rows: int, json_file: TextIO | None) -> None:
+def inspect(path: Path, rows: int, json_file: Path | None) -> None:
     """Show a server's log folder, or the frames of one file.
 
     Of a log: what was trained, which versions are kept, what each worker pushed, and its files.
@@ -47,6 +47,6 @@ def inspect(path: Path, rows: int, json_file: TextIO | None) -> None:
         files, problem = [read_contents(path)], None
         print_file(files[0], rows=rows)
     if json_file is not None:
-        json.dump(as_json(files, problem), json_file, indent=1)
+        write_json(json_file, as_json(files, problem))
     if problem or any(one.damage for one in files):
         sys.exit(1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
+from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0, min_open=True),
     help="Learning rate of every version, not those that the workers sent.",
 )
-@click.option(
-    "--json", "json_file", type=click.File("w", lazy=False), help="Write a summary to this file."
-)
+@click.option("--json", "json_file", type=JSON_FILE, help="Write a summary to this file.")
 def replay(
     start_file: Path,
     log_dirs: tuple[Path, ...],
@@ -60,7 +58,7 @@ def replay(
     out: Path,
     version: int | None,
     rate: float | None,
-    json_file: TextIO | None,
+    json_file: Path | None,
 ) -> None:
     """Rebuild the weights that all workers had at a version, bit for bit.
 
@@ -89,7 +87,7 @@ def replay(
         click.echo(_remark(others))
     if json_file is not None:
         chosen = {"optimizer": optimizer, "rate": rate, "out": str(out), "as_in_start": others}
-        json_file.write(json.dumps({**_summary(kept, start, end), **chosen}, indent=1) + "\n")
+        write_json(json_file, {**_summary(kept, start, end), **chosen})
 
 
 def _summary(kept: KeptRun, start: Checkpoint, end: Checkpoint) -> dict[str, object]:

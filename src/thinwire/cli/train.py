@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
+from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.cli.main import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None
 @click.option(
     "--json",
     "json_file",
-    type=click.File("w", lazy=False),
+    type=JSON_FILE,
     help="Write settings, results and all events to this file.",
 )
 def train(
@@ -116,7 +116,7 @@ def train(
     save_steps: int | None,
     data: Path | None,
     out: Path,
-    json_file: TextIO | None,
+    json_file: Path | None,
 ) -> None:
     """Train TASK, with gradients that travel as the recipe says.
 
@@ -166,7 +166,7 @@ def train(
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _write(file: TextIO, plan: Plan, result: Result) -> None:
+def _write(file: Path, plan: Plan, result: Result) -> None:
     from thinwire.lab.train.summary import summary
 
-    file.write(json.dumps(summary(plan, result), indent=1, allow_nan=False) + "\n")
+    write_json(file, summary(plan, result), allow_nan=False)

@@ -1,0 +1,26 @@
+"""The file of ``--json``: an older one is kept until there is something to write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from thinwire.cli.out_file import OutFile, replacing
+from thinwire.errors import ThinwireError
+
+JSON_FILE = OutFile(allow_dash=True)
+
+
+def write_json(path: Path, value: object, *, allow_nan: bool = True) -> None:
+    """Write it whole, or leave what was there; "-" is standard output."""
+    text = json.dumps(value, indent=1, allow_nan=allow_nan) + "\n"
+    if path == Path("-"):
+        click.echo(text, nl=False)
+        return
+    try:
+        with replacing(path) as file:
+            file.write_text(text)
+    except OSError as error:
+        raise ThinwireError(f"{path} cannot be written: {error.strerror}") from error
