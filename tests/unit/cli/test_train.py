@@ -80,6 +80,20 @@ def _line(outcome: Result, start: str) -> str:
             "Error: bert is not trained with SGD: there is no momentum",
         ),
         (["gpt", "--recipe", "dgc(2)"], "Error: topk: ratio is the fraction kept"),
+        (
+            ["gpt-lans", "--scale", "smoke", "--recipe", "dgc"],
+            "Error: gpt-lans is not trained with SGD, so no recipe can keep its momentum, as dgc "
+            "does: use another, such as clan(TopK(0.01)), or a task with SGD: fashion, gpt, demo",
+        ),
+        (
+            ["gpt", "--recipe", "dgc(momentum=0.5)"],
+            "Error: gpt has momentum 0.9, but the recipe keeps 0.5: leave that out of the recipe, "
+            "or give --momentum 0.5",
+        ),
+        (
+            ["gpt", "--recipe", "dgc(nesterov=True)"],
+            "Error: gpt has momentum without nesterov, but the recipe keeps it with nesterov",
+        ),
         (["gpt", "--steps", "1", "--epochs", "1"], "Error: train: give steps or epochs, not both"),
     ],
 )
@@ -115,3 +129,11 @@ def test_the_list_has_every_task_with_its_size_and_needs() -> None:
     assert ["gpt", "small", "631,680", "8", "nothing"] in rows
     assert ["resnet110", "paper", "1,727,962", "164", "cifar-10-batches-bin"] in rows
     assert ["lstm-large", "paper", "51,034,000", "40", "ptb"] in rows
+
+
+@pytest.mark.parametrize("advice", ["--momentum 0.5 --recipe dgc(momentum=0.5)", "--recipe dgc"])
+def test_the_corrected_command_runs_in_the_same_folder(advice: str, tmp_path: Path) -> None:
+    refused = gpt(tmp_path / "run", "--steps", "2", "--recipe", "dgc(momentum=0.5)")
+    assert refused.exit_code == 1
+    corrected = gpt(tmp_path / "run", "--steps", "2", *advice.split())
+    assert corrected.exit_code == 0, corrected.output

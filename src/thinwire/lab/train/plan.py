@@ -15,7 +15,7 @@ from thinwire.lab.chance import seeded
 from thinwire.lab.tasks.base import Task, Training, Work
 from thinwire.lab.tasks.optimizers import SGDSettings
 from thinwire.lab.tasks.registry import find_task
-from thinwire.lab.train.recipe import clips, complete_recipe
+from thinwire.lab.train.recipe import check_fits, clips, complete_recipe
 from thinwire.lab.train.settings import RunSettings
 from thinwire.recipe import Recipe
 from thinwire.spelling import read_recipe
@@ -91,7 +91,9 @@ def prepare(settings: RunSettings) -> Plan:
         training = training.lasting(steps / work.epoch_steps)
     task = replace(task, training=training)
     recipe_text = complete_recipe(settings.recipe, training, work.epoch_steps)
-    return Plan(settings, task, work, recipe_text, steps)
+    plan = Plan(settings, task, work, recipe_text, steps)
+    check_fits(plan.recipe, task)
+    return plan
 
 
 def _changed(training: Training, settings: RunSettings) -> Training:

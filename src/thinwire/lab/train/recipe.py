@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import stages_of
 from thinwire.feedback.clip import Clip
-from thinwire.lab.tasks.base import Training
+from thinwire.lab.tasks.base import Task, Training
+from thinwire.lab.tasks.optimizers import SGDSettings
+from thinwire.lab.tasks.registry import all_tasks
 from thinwire.recipe import Recipe
 from thinwire.spelling import EXAMPLES, read_recipe
+from thinwire.worker.momentum import momentum_of
 
 
 def complete_recipe(text: str, training: Training, epoch_steps: int) -> str:
@@ -57,6 +60,35 @@ def _of_dgc(training: Training, epoch_steps: int) -> Values:
 
 def _warmup_steps(training: Training, epoch_steps: int) -> int:
     return round(training.sparse_epochs * epoch_steps)
+
+
+def check_fits(recipe: Recipe, task: Task) -> None:
+    """Refuse what ``take_over_momentum`` would refuse later, when the run's folder has a log, in
+    words for a command line."""
+    kept, optimizer = momentum_of(recipe), task.training.optimizer
+    if kept is None:
+        return
+    if not isinstance(optimizer, SGDSettings):
+        raise ConfigError(
+            f"{task.name} is not trained with SGD, so no recipe can keep its momentum, as dgc "
+            "does: use another, such as clan(TopK(0.01)), or a task with SGD: "
+            f"{', '.join(_with_sgd())}"
+        )
+    if optimizer.momentum and kept.nesterov:
+        raise ConfigError(
+            f"{task.name} has momentum without nesterov, but the recipe keeps it with nesterov: "
+            "leave that out of the recipe, or give --momentum 0"
+        )
+    if optimizer.momentum not in (0.0, kept.momentum):
+        raise ConfigError(
+            f"{task.name} has momentum {optimizer.momentum:g}, but the recipe keeps "
+            f"{kept.momentum:g}: leave that out of the recipe, or give --momentum {kept.momentum:g}"
+        )
+
+
+def _with_sgd() -> list[str]:
+    tasks = (task for task in all_tasks() if isinstance(task.training.optimizer, SGDSettings))
+    return list(dict.fromkeys(task.name for task in tasks))
 
 
 def clips(recipe: Recipe) -> bool:
