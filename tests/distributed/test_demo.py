@@ -86,3 +86,12 @@ def test_it_refuses_a_file_that_it_cannot_write_before_it_trains(tmp_path: Path)
     outcome = demo(tmp_path, "--json", str(tmp_path / "missing" / "demo.json"))
     assert outcome.exit_code == 2
     assert "there is no folder" in outcome.output
+
+
+@pytest.mark.parametrize("report", ["/proc/x.html", "/proc/none/x.html"])
+def test_it_refuses_a_report_that_it_cannot_write_before_it_trains(
+    report: str, tmp_path: Path
+) -> None:
+    outcome = demo(tmp_path, "--report", report)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert f"'--report': {report}: no file can be made in /proc: " in outcome.stderr

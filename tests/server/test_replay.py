@@ -425,6 +425,21 @@ def test_what_cannot_be_is_one_sentence(
 
 
 @pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        ("/proc/out.pt", "'--out': /proc/out.pt: no file can be made in /proc: "),
+        ("/none/out.pt", "'--out': /none/out.pt: there is no folder /none"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_is_refused_first(
+    one_run: Run, out: str, sentence: str
+) -> None:
+    result = command(one_run, Path(out))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert sentence in result.stderr
+
+
+@pytest.mark.parametrize(
     ("content", "sentence"),
     [
         (b"no checkpoint", "cannot be loaded with weights_only=True"),

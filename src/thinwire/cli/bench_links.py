@@ -10,6 +10,7 @@ import click
 from thinwire.cli.bench_links_table import print_links_report
 from thinwire.cli.bench_progress import RoundsProgress
 from thinwire.cli.json_file import JSON_FILE, write_json
+from thinwire.cli.out_file import OutFile
 from thinwire.lab.bench.given_gradient import BACKWARDS
 from thinwire.lab.bench.links_cases import CASES, DEFAULT_CASES, RATES, LinkModel, LinksBench
 from thinwire.lab.bench.links_models import MODELS
@@ -19,17 +20,6 @@ from thinwire.lab.bench.rounds import Limits
 
 INTERRUPTED = 130
 """As after any Ctrl-C, though there is a report."""
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
-
-def _writable(ctx: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
-    """Refuse a path that cannot be written before the run, not after it."""
-    try:
-        if file is not None:
-            file.touch()
-    except OSError as error:
-        raise click.BadParameter(f"{file}: {error.strerror}") from error
-    return file
 
 
 @click.command()
@@ -91,14 +81,12 @@ def _writable(ctx: click.Context, parameter: click.Parameter, file: Path | None)
 )
 @click.option(
     "--plot",
-    type=_FILE,
-    callback=_writable,
+    type=OutFile(),
     help="Draw step times into this file, such as out.png (needs matplotlib).",
 )
 @click.option(
     "--trace",
-    type=_FILE,
-    callback=_writable,
+    type=OutFile(),
     help="Write a timeline of every case to this file, for ui.perfetto.dev.",
 )
 def links(

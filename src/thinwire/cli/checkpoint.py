@@ -6,7 +6,6 @@ parameters are known by name.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from thinwire import optim
+from thinwire.cli.out_file import replacing
 from thinwire.errors import ConfigError
 from thinwire.worker.momentum import TAKEN
 
@@ -68,12 +68,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write it whole, or leave what was there."""
     model = {name: tensor.detach() for name, tensor in checkpoint.model.items()}
     content = {"model": model, "optimizer": checkpoint.optimizer, "version": checkpoint.version}
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        torch.save(content, temporary)
-        os.replace(temporary, path)
+        with replacing(path) as file:
+            torch.save(content, file)
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
         raise ConfigError(f"{path}: cannot be written: {error}") from error
 
 

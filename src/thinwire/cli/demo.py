@@ -11,6 +11,7 @@ import click
 
 from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.cli.main import INTERRUPTED
+from thinwire.cli.out_file import OutFile
 
 if TYPE_CHECKING:
     from thinwire.lab.demo import Result, Way
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--report",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=OutFile(make_folder=True),
     default=Path("thinwire-report.html"),
     show_default=True,
     help="Write tables and plots to this file.",

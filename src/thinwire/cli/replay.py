@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from thinwire.cli.json_file import JSON_FILE, write_json
-from thinwire.errors import ConfigError
+from thinwire.cli.out_file import OutFile
 
 if TYPE_CHECKING:
     from thinwire.cli.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutFile(),
     help="Where to write a checkpoint like the first one.",
 )
 @click.option(
@@ -74,8 +74,6 @@ def replay(
     from thinwire.cli.checkpoint import load_checkpoint, save_checkpoint
     from thinwire.replay import KeptRun
 
-    if not out.parent.is_dir():
-        raise ConfigError(f"{out}: there is no folder {out.parent}")
     start = load_checkpoint(start_file)
     kept = KeptRun(log_dirs)
     click.echo(_introduction(kept, start))
