@@ -17,8 +17,8 @@ def print_tasks() -> None:
         table.add_column(column, no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("epochs", justify="right", no_wrap=True)
-    for column in ("needs", "what it is"):
-        table.add_column(column)
+    table.add_column("needs", no_wrap=True)
+    table.add_column("what it is")
     for task in all_tasks():
         table.add_row(*_cells(task))
     console = Console(highlight=False)

@@ -74,7 +74,12 @@ def _line(outcome: Result, start: str) -> str:
             "Error: no task is named 'gtp'; did you mean gpt? Tasks: fashion, gpt, gpt-lans, demo",
         ),
         (["gpt", "--scale", "paper"], "Error: gpt has no scale 'paper', expected one of smoke"),
-        (["bert"], "Error: no folder of data sets: give one, or set $"),
+        (
+            ["bert"],
+            "Error: no folder of data sets is given: put ptb.train.txt, ptb.valid.txt, "
+            "ptb.test.txt from http",
+        ),
+        (["bert"], "into a folder DIR/ptb, and give --data DIR, or set $THINWIRE_DATA to DIR"),
         (
             ["bert", "--momentum", "0.5"],
             "Error: bert is not trained with SGD: there is no momentum",
@@ -122,8 +127,9 @@ def test_another_run_in_the_folder_is_refused_before_anything_is_said(tmp_path: 
     assert "has another run in it, with steps 2, not 3" in outcome.stderr
 
 
-def test_the_list_has_every_task_with_its_size_and_needs() -> None:
-    outcome = CliRunner(env={"COLUMNS": "120"}).invoke(main, ["train", "--list"])
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_the_list_has_every_task_with_its_size_and_needs(columns: str) -> None:
+    outcome = CliRunner(env={"COLUMNS": columns}).invoke(main, ["train", "--list"])
     assert outcome.exit_code == 0
     rows = [line.split()[:5] for line in outcome.output.splitlines()]
     assert ["gpt", "small", "631,680", "8", "nothing"] in rows

@@ -14,7 +14,7 @@ import torch
 
 from thinwire.errors import ConfigError, ThinwireError
 from thinwire.lab.data.fashion import SOURCE, read_fashion
-from thinwire.lab.data.files import VARIABLE, Source, data_folder
+from thinwire.lab.data.files import VARIABLE, Source
 from thinwire.lab.data.idx import read_idx
 from thinwire.lab.data.pictures import Pictures
 
@@ -102,11 +102,16 @@ def test_the_folder_is_the_given_one_then_the_variable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(VARIABLE, "/elsewhere")
-    assert data_folder(tmp_path) == tmp_path
-    assert data_folder() == Path("/elsewhere")
+    two = source(a=b"1", b=b"2")
+    assert two.folder(tmp_path) == tmp_path / "set"
+    assert two.folder() == Path("/elsewhere/set")
     monkeypatch.setenv(VARIABLE, "")
-    with pytest.raises(ConfigError, match=r"set \$THINWIRE_DATA"):
-        data_folder()
+    with pytest.raises(ConfigError) as caught:
+        two.folder()
+    assert str(caught.value) == (
+        "no folder of data sets is given: put a, b from https://example.org/set into a folder "
+        "DIR/set, and give --data DIR, or set $THINWIRE_DATA to DIR"
+    )
 
 
 def test_without_fashion_mnist_all_four_files_are_asked_for(tmp_path: Path) -> None:

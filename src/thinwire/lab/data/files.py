@@ -28,20 +28,20 @@ class Source:
     def read(self, data: Path | None = None) -> dict[str, bytes]:
         """All files by name, checked. ``data`` is the folder of all data sets (None: the one that
         $THINWIRE_DATA names)."""
-        folder = data_folder(data) / self.name
+        folder = self.folder(data)
         missing = [name for name in self.md5 if not (folder / name).is_file()]
         if missing:
             raise ThinwireError(f"put {', '.join(missing)} from {self.url} into {folder}")
         return {name: _checked(folder / name, md5) for name, md5 in self.md5.items()}
 
-
-def data_folder(data: Path | None = None) -> Path:
-    """``data``, or the folder that $THINWIRE_DATA names."""
-    if data is not None:
-        return data
-    if not os.environ.get(VARIABLE):
-        raise ConfigError(f"no folder of data sets: give one, or set ${VARIABLE}")
-    return Path(os.environ[VARIABLE])
+    def folder(self, data: Path | None = None) -> Path:
+        """Where the files are expected, in ``data`` or in the folder that $THINWIRE_DATA names."""
+        if data is None and not os.environ.get(VARIABLE):
+            raise ConfigError(
+                f"no folder of data sets is given: put {', '.join(self.md5)} from {self.url} into "
+                f"a folder DIR/{self.name}, and give --data DIR, or set ${VARIABLE} to DIR"
+            )
+        return (data or Path(os.environ[VARIABLE])) / self.name
 
 
 def _checked(path: Path, md5: str) -> bytes:

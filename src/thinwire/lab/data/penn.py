@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import ThinwireError
-from thinwire.lab.data.files import Source, data_folder
+from thinwire.lab.data.files import Source
 
 END = "<eos>"
 WORDS = 10_000
@@ -61,7 +61,7 @@ def read_penn(data: Path | None = None) -> Words:
     From the subfolder "ptb" of ``data`` (None: of $THINWIRE_DATA). ThinwireError where a file is
     missing (it says which to put where) or damaged.
     """
-    folder = data_folder(data) / SOURCE.name
+    folder = SOURCE.folder(data)
     plain = any((folder / name).is_file() for name in PLAIN_SOURCE.md5)
     files = (PLAIN_SOURCE if plain else SOURCE).read(data)
     return read_words(*(content.decode() for content in files.values()))
