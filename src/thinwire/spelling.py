@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,16 +53,35 @@ def _value(tree: ast.expr) -> Any:
     if isinstance(tree, ast.Dict):
         keys = [_value(key) for key in tree.keys if key is not None]
         return dict(zip(keys, map(_value, tree.values), strict=True))
-    return ast.literal_eval(tree)
+    if isinstance(tree, ast.Name):
+        _find(tree.id)
+        raise ConfigError(
+            f"{tree.id} needs parentheses, with its settings in them if any: {tree.id}()"
+        )
+    try:
+        return ast.literal_eval(tree)
+    except ValueError as error:  # it would tell the address of a node
+        raise ConfigError(
+            f"{ast.unparse(tree)} is no value for a recipe; examples: {EXAMPLES}"
+        ) from error
 
 
 def _call(tree: ast.Call | ast.Name) -> Any:
     function = tree.func if isinstance(tree, ast.Call) else tree
     name = function.id if isinstance(function, ast.Name) else ast.unparse(function)
-    known = _names()
-    if name not in known:
-        raise ConfigError(f"{name} is not known here, expected one of {', '.join(sorted(known))}")
+    found = _find(name)
     if isinstance(tree, ast.Name):
-        return known[name]()
+        return found()
     named = {word.arg: _value(word.value) for word in tree.keywords if word.arg is not None}
-    return known[name](*map(_value, tree.args), **named)
+    return found(*map(_value, tree.args), **named)
+
+
+def _find(name: str) -> Callable[..., Any]:
+    known = _names()
+    if name in known:
+        return known[name]
+    in_lower_case = {one.lower(): one for one in known}
+    nearest = difflib.get_close_matches(name.lower(), in_lower_case, n=1)
+    if nearest:
+        raise ConfigError(f"{name} is not known here; did you mean {in_lower_case[nearest[0]]}?")
+    raise ConfigError(f"{name} is not known here, expected one of {', '.join(sorted(known))}")

@@ -89,7 +89,7 @@ def test_another_network() -> None:
 
 
 def test_a_rank_that_there_is_not() -> None:
-    with pytest.raises(tw.ConfigError, match="rank 2, but ranks of 2 workers begin with 0"):
+    with pytest.raises(tw.ConfigError, match="rank 2, but with workers=2 ranks are 0 to 1"):
         tw.Client(["tcp://127.0.0.1:5555"], RECIPE, rank=2, workers=2)
 
 

@@ -74,7 +74,8 @@ class Client:
         check_positive(report_seconds, owner="Client", field="report_seconds")
         check_recipe(recipe, owner="Client")
         if rank >= workers:
-            raise ConfigError(f"Client: rank {rank}, but ranks of {workers} workers begin with 0")
+            ranks = "0" if workers == 1 else f"0 to {workers - 1}"
+            raise ConfigError(f"Client: rank {rank}, but with workers={workers} ranks are {ranks}")
         self._addresses, self._recipe = servers, recipe
         self._rank, self._workers = rank, workers
         self._deadline, self._report_seconds = deadline_seconds, report_seconds

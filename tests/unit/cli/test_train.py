@@ -99,6 +99,18 @@ def _line(outcome: Result, start: str) -> str:
             ["gpt", "--recipe", "dgc(nesterov=True)"],
             "Error: gpt has momentum without nesterov, but the recipe keeps it with nesterov",
         ),
+        (["gpt", "--recipe", "dcg"], "Error: dcg is not known here; did you mean dgc?\n"),
+        (["gpt", "--recipe", "clan(topk(0.1))"], "topk is not known here; did you mean TopK?\n"),
+        (
+            ["gpt", "--recipe", "xyz"],
+            "Error: xyz is not known here, expected one of BFloat16, Clip, ",
+        ),
+        (
+            ["gpt", "--recipe", "doublesqueeze(OneBit)"],
+            "Error: OneBit needs parentheses, with its settings in them if any: OneBit()\n",
+        ),
+        (["gpt", "--recipe", "clan(onebit)"], "onebit is not known here; did you mean OneBit?\n"),
+        (["gpt", "--recipe", "dgc(1 / 100)"], "Error: 1 / 100 is no value for a recipe"),
         (["gpt", "--steps", "1", "--epochs", "1"], "Error: train: give steps or epochs, not both"),
     ],
 )
