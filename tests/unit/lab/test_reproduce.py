@@ -99,6 +99,22 @@ def test_rows_have_mean_and_spread_over_seeds_and_ratios() -> None:
     assert len(cells(other, dense)) == len(header(SMOKE.experiments[0], [dense, other]))
 
 
+def test_rows_are_compared_by_perplexity_where_that_is_shown_and_else_by_loss() -> None:
+    experiment = SMOKE.experiments[0]
+    scores = ((2.9487, 19.08), (3.4557, 31.68))
+    outcomes = (Outcome(10, loss, "perplexity", value) for loss, value in scores)
+    one, two = (
+        replace(whole, events=(whole.events[0], outcome))
+        for whole, outcome in zip((result(1.0), result(1.0)), outcomes, strict=True)
+    )
+    dense, other = rows = make_rows(experiment, found([one], [two]))
+    assert cells(other, dense)[2:5] == ("31.68", "3.4557", "+66.0 %")
+    assert header(experiment, rows)[4] == "perplexity above dense"
+    pictures = make_rows(experiment, found([result(2.0)], [result(3.0)]))
+    assert cells(pictures[1], pictures[0])[4] == "+50.0 %"
+    assert header(experiment, pictures)[4] == "loss above dense"
+
+
 def test_ratios_are_those_after_warm_up() -> None:
     before, after = (Epoch(n, n, 1.0, 0.1, b, b, 1.0, 1.0) for n, b in ((10, 500.0), (20, 300.0)))
     late = replace(result(1.0), events=(before, after))

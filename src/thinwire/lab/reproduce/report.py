@@ -15,9 +15,9 @@ from thinwire.lab.reproduce.table import make_rows, mean_curve, results_of
 from thinwire.lab.reproduce.words import cells, header, judge
 
 _LEGEND = (
-    "± is the standard deviation over seeds. above dense: of the held-out loss, lower is better. "
-    "push: bytes that one worker sends in a step after warm-up, frames and all; both ways: with "
-    "what comes back."
+    "± is the standard deviation over seeds. above dense: of the perplexity where that is given, "
+    "else of the held-out loss; lower is better. push: bytes that one worker sends in a step after "
+    "warm-up, frames and all; both ways: with what comes back."
 )
 
 

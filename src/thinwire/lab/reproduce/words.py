@@ -8,6 +8,7 @@ from thinwire.lab.reproduce.plan import Experiment
 from thinwire.lab.reproduce.table import Row, Spread
 
 _UNITS = {"accuracy": " %"}
+_PERPLEXITY = "perplexity"
 
 
 def header(experiment: Experiment, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -17,7 +18,7 @@ def header(experiment: Experiment, rows: Sequence[Row]) -> tuple[str, ...]:
         "seeds",
         metric,
         "held-out loss",
-        "above dense",
+        f"{_PERPLEXITY if metric == _PERPLEXITY else 'loss'} above dense",
         "push, kB",
         f"push / {against}",
         "both ways",
@@ -45,10 +46,16 @@ def spread(found: Spread, digits: int, unit: str = "") -> str:
 
 
 def above(row: Row, dense: Row) -> str:
-    """How much higher than dense the loss is, in per cent of it; lower is better."""
-    if row is dense or row.loss is None or dense.loss is None:
+    """How much higher than dense it is, in per cent; lower is better. Perplexities are compared
+    where they are shown, and else losses: a higher accuracy is better."""
+    ours, base = _compared(row), _compared(dense)
+    if row is dense or ours is None or base is None:
         return ""
-    return f"{100 * (row.loss.mean / dense.loss.mean - 1):+.1f} %"
+    return f"{100 * (ours.mean / base.mean - 1):+.1f} %"
+
+
+def _compared(row: Row) -> Spread | None:
+    return row.value if row.metric == _PERPLEXITY else row.loss
 
 
 def times(ratio: float) -> str:
