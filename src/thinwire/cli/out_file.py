@@ -4,6 +4,7 @@ was there stays as it is."""
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,8 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = target.with_name(target.name + ".tmp")
     try:
         yield temporary
+        if target.exists():  # what was private stays private
+            shutil.copymode(target, temporary)
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -72,6 +72,13 @@ def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
     assert Path("/dev/null").is_char_device()
 
 
+def test_a_private_file_stays_private(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(OLD)
+    (tmp_path / "old.json").chmod(0o600)
+    write_json(tmp_path / "old.json", 1)
+    assert (tmp_path / "old.json").stat().st_mode & 0o777 == 0o600
+
+
 def test_what_cannot_be_told_in_json_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text(OLD)
     with pytest.raises(TypeError):
