@@ -74,8 +74,11 @@ def dgc(
 ) -> Recipe:
     """Deep Gradient Compression: top-k with momentum correction, masking, clipping and warm-up.
 
-    The optimizer must use no momentum of its own. 1-D tensors are sent as ``vectors`` (None:
-    float32, as in the paper). The answer is lossless unless ``pull_ratio`` keeps only part of it.
+    ``compress_ddp``, ``Client`` and ``VirtualCluster`` take momentum and weight decay over from a
+    ``torch.optim.SGD``, whose momentum must be the same or 0; with ``tw.optim.SGD`` there is
+    nothing to take over, and other optimizers are refused. 1-D tensors are sent as ``vectors``
+    (None: float32, as in the paper). The answer is lossless unless ``pull_ratio`` keeps only part
+    of it.
     """
     kept = TopK(ratio, values=values)
     push = unless_dense_is_cheaper(warmup(kept, steps=warmup_steps) if warmup_steps else kept)
