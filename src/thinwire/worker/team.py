@@ -211,7 +211,7 @@ class _Votes:
             if self._vote_of(rank) != own:
                 raise ConfigError(
                     f"rank {rank} calls compress_ddp with another network, recipe, exchange, "
-                    "hierarchy, group or seed than this rank: all must be alike"
+                    "hierarchy, group, servers or seed than this rank: all must be alike"
                 )
 
     def _vote_of(self, rank: int) -> str:
