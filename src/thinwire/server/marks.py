@@ -72,7 +72,6 @@ class Commit:
         return cls(body.raw(SALT_NBYTES), body.uint(8), body.uint(4), body.uint(8))
 
 
-HEAD_NBYTES = HEADER_NBYTES + Head.body_nbytes
 COMMIT_NBYTES = HEADER_NBYTES + Commit.body_nbytes
 
 Mark = TypeVar("Mark", Head, Commit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,8 +16,6 @@ from thinwire.lab.train.loop import Loop, Say
 from thinwire.lab.train.plan import Plan
 from thinwire.lab.train.stopping import Interrupts
 from thinwire.lab.train.virtual import VirtualEngine
-
-Backend = Callable[[Plan, Say, Interrupts], bool]
 
 
 @dataclass(frozen=True, slots=True)
