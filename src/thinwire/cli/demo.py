@@ -49,7 +49,7 @@ def demo(steps: int, seed: int, report: Path, json_file: Path | None) -> None:
     A parameter server and two workers, as real processes on this machine, for each recipe in its
     turn. Bytes are counted as they pass, frames and all. Ctrl-C stops and shows what there is.
     """
-    # Here, so that "thinwire demo --help" does not wait for torch.
+    # Here, so that no other command loads it.
     from thinwire.cli.demo_view import introduction, print_introduction, print_results
     from thinwire.lab.bench.machine import this_machine
     from thinwire.lab.demo import plan_of, ways

@@ -33,7 +33,7 @@ def inspect(path: Path, rows: int, json_file: Path | None) -> None:
     Every checksum is checked. Damaged places are shown with file and byte, and the exit code is 1.
     Nothing is changed. In the log of a running server the newest group may be half-written.
     """
-    # Here, so that "thinwire inspect --help" does not wait for torch.
+    # Here, so that no other command loads it.
     from thinwire.cli.inspect_folder import print_folder
     from thinwire.cli.inspect_view import as_json, print_file
     from thinwire.server.contents import read_contents

@@ -38,7 +38,7 @@ def new(name: str, folder: Path) -> None:
 
     Nothing is overwritten.
     """
-    # Here, so that "thinwire keys --help" does not wait for ZeroMQ.
+    # Here, so that no other command loads it.
     from thinwire.transport.keys import save_keys
     from thinwire.transport.zeromq import new_keys
 

@@ -70,7 +70,7 @@ def replay(
       thinwire replay --checkpoint START.pt --log-dir ps0 --log-dir ps1 \\
                       --optimizer torch.optim.SGD --version 1000 --out weights.pt
     """
-    # Here, so that "thinwire replay --help" does not wait for torch.
+    # Here, so that no other command loads it.
     from thinwire.cli.checkpoint import load_checkpoint, save_checkpoint
     from thinwire.replay import KeptRun
 

@@ -61,7 +61,7 @@ def reproduce(
     kept at once in OUT/results. Ctrl-C saves and stops, and the same command goes on. Two commands
     with different --only may share OUT, if they run nothing in common.
     """
-    # Here, so that "thinwire reproduce --help" does not wait for torch.
+    # Here, so that no other command loads it.
     from thinwire.cli.reproduce_view import (
         ReproduceProgress,
         print_end,

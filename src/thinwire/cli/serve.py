@@ -98,7 +98,7 @@ def serve(
     need keys (see thinwire keys). Ctrl-C stops; workers wait for a while for it to be started
     again.
     """
-    # Here, so that "thinwire serve --help" does not wait for torch.
+    # Here, so that no other command loads it.
     from thinwire.server.retention import LogSettings
     from thinwire.server.server import Server
     from thinwire.spelling import read_recipe

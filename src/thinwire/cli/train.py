@@ -130,7 +130,7 @@ def train(
     is that of a run that was not stopped, bit for bit. OUT/log.jsonl has a line for every epoch and
     evaluation.
     """
-    # Here, so that "thinwire train --help" does not wait for torch.
+    # Here, so that no other command loads it.
     from thinwire.cli.train_view import TrainProgress, print_introduction, print_result
     from thinwire.lab.train.plan import prepare
     from thinwire.lab.train.run import Run
