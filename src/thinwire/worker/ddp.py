@@ -63,7 +63,7 @@ def compress_ddp(
     check_choice(hierarchy, HIERARCHIES, owner="compress_ddp", field="hierarchy")
     check_positive(deadline_seconds, owner="compress_ddp", field="deadline_seconds")
     _check_recipe(recipe, hierarchy, optimizer)
-    _check_servers(exchange, servers, scaler, keys=keys, insecure=insecure)
+    _check_servers(exchange, servers, scaler, keys)
     ddp = _unwrapped(model)
     check_gradients(ddp.module)
     names = {id(p): plain_name(name) for name, p in ddp.module.named_parameters()}
@@ -135,14 +135,14 @@ def _check_servers(
     exchange: str,
     servers: Sequence[str],
     scaler: GradScaler | None,
-    *,
     keys: WorkerCurve | None,
-    insecure: bool,
 ) -> None:
     if bool(servers) != (exchange == SERVERS):
         raise ConfigError("compress_ddp: exchange='servers' and servers=[addresses] go together")
-    if not servers and (keys is not None or insecure):
-        raise ConfigError("compress_ddp: keys and insecure are for exchange='servers' only")
+    if not servers and keys is not None:
+        raise ConfigError(
+            "compress_ddp: keys protect what goes to servers; a process group has none"
+        )
     if servers and scaler is not None:
         raise ConfigError(
             "a GradScaler skips steps, which servers have counted already: use bfloat16, or "
