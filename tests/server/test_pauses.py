@@ -6,7 +6,7 @@ import gc
 import threading
 
 import thinwire as tw
-from tests.server.processes import wait_until
+from tests.server.processes import PATIENCE_SECONDS, wait_until
 
 
 def test_while_it_serves_no_collection_looks_at_what_was_there_before() -> None:
@@ -15,8 +15,11 @@ def test_while_it_serves_no_collection_looks_at_what_was_there_before() -> None:
     there = len(gc.get_objects())
     thread = threading.Thread(target=server.run)
     thread.start()
-    wait_until(lambda: gc.get_freeze_count() > 0, "serving")
-    assert len(gc.get_objects()) < there / 10
-    server.stop()
-    thread.join()
+    try:
+        wait_until(lambda: gc.get_freeze_count() > 0, "serving")
+        assert len(gc.get_objects()) < there / 10
+    finally:
+        server.stop()
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
     assert gc.get_freeze_count() == 0
