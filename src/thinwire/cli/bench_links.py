@@ -62,7 +62,7 @@ INTERRUPTED = 130
     show_default=True,
     help="Sleep meanwhile, as beside an accelerator, or use a processor.",
 )
-@click.option("--bucket-mb", type=float, default=25.0, show_default=True, help="As DDP's.")
+@click.option("--bucket-mb", type=float, help="Of all buckets; by default 25, and 1 for the first.")
 @click.option("--optimizer", is_flag=True, help="Count the optimizer's part of a step, too.")
 @click.option("--steps", type=int, default=3, show_default=True, help="Of a case in a round.")
 @click.option("--rounds", type=int, default=10, show_default=True, help="Turns of each case.")
@@ -98,7 +98,7 @@ def links(
     batch: int,
     backward_ms: float | None,
     backward: str,
-    bucket_mb: float,
+    bucket_mb: float | None,
     optimizer: bool,
     steps: int,
     rounds: int,

@@ -66,7 +66,8 @@ class LinkModel:
     """What every host computes. ``width`` and ``batch`` are those of the model "linear".
 
     The backward of the others takes ``backward_ms`` (None: a time that suits the model), in which
-    they sleep or compute. With ``optimizer`` a step includes that of the optimizer.
+    they sleep or compute. Buckets are as DDP makes them, whose first is small so that sending begins
+    early, or all of ``bucket_mb``. With ``optimizer`` a step includes that of the optimizer.
     """
 
     name: str = MODELS[0]
@@ -74,7 +75,7 @@ class LinkModel:
     batch: int = 16
     backward_ms: float | None = None
     backward: str = BACKWARDS[0]
-    bucket_mb: float = 25.0
+    bucket_mb: float | None = None
     optimizer: bool = False
 
     def __post_init__(self) -> None:
@@ -82,7 +83,8 @@ class LinkModel:
         check_choice(self.backward, BACKWARDS, owner="bench", field="backward")
         check_whole(self.width, least=1, owner="bench", field="width")
         check_whole(self.batch, least=1, owner="bench", field="batch")
-        check_positive(self.bucket_mb, owner="bench", field="bucket_mb")
+        if self.bucket_mb is not None:
+            check_positive(self.bucket_mb, owner="bench", field="bucket_mb")
         if self.backward_ms is not None:
             check_at_least(self.backward_ms, 0, owner="bench", field="backward_ms")
             if self.name == LINEAR:

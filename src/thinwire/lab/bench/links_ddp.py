@@ -36,7 +36,7 @@ def wrap(
     net: nn.Module,
     optimizer: Optimizer,
     *,
-    bucket_mb: float,
+    bucket_mb: float | None,
     servers: Sequence[str],
     deadline_seconds: float,
 ) -> Wrapped:
@@ -71,7 +71,7 @@ def wait_for_all() -> None:
     dist.barrier()
 
 
-def _ddp(net: nn.Module, bucket_mb: float) -> DistributedDataParallel:
+def _ddp(net: nn.Module, bucket_mb: float | None) -> DistributedDataParallel:
     """Without sending weights at first: they are the same everywhere, and links may be slow."""
     return DistributedDataParallel(
         net, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, init_sync=False

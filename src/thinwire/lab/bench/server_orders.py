@@ -68,7 +68,7 @@ class Prepare:
     batch: int
     backward_ms: float
     backward: str
-    bucket_mb: float
+    bucket_mb: float | None
     optimizer: bool
     deadline_seconds: float
     servers: list[str] = field(default_factory=list)
