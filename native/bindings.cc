@@ -6,7 +6,6 @@
 // state from one tensor and write it `..._to` another, which may be the same, and also return the sum of squares of the
 // gradient.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -29,6 +28,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "pool.h"
+#include "tensor.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -36,9 +36,9 @@ using namespace nb::literals;
 namespace thinwire {
 namespace {
 
-using Input = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Output = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Indices = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Input = Flat<const float>;
+using Output = Flat<float>;
+using Indices = Flat<int32_t>;
 
 // What every kernel call runs under.
 struct Unlocked {
@@ -488,6 +488,7 @@ void read_environment() {
 
 NB_MODULE(_native, m) {
   thinwire::read_environment();
+  thinwire::Torch::instance();
   thinwire::bind_dense(m);
   thinwire::bind_sign(m);
   thinwire::bind_sparse(m);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from thinwire.gradient.keys import Key
 from thinwire.settings import check_whole
@@ -22,7 +23,7 @@ ALIGNMENT = 64
 """Pieces begin at multiples of this, so that 1-bit runs are those of the whole tensor."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: name and numel are asked for many times in every step
 class Piece:
     """Elements ``start`` to ``stop`` of the flattened gradient ``key``."""
 
@@ -34,11 +35,11 @@ class Piece:
     def whole(cls, key: Key) -> Piece:
         return cls(key, 0, key.numel)
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return self.stop - self.start
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The gradient's name, with the range where it is only a part: ``fc.weight[0:1048576]``."""
         if self.numel == self.key.numel:
