@@ -55,10 +55,10 @@ class Keeper:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.rename(path)
-        except (OSError, RuntimeError) as error:  # torch turns the file's errors into its own
+        except (OSError, RuntimeError) as error:
             with suppress(OSError):
                 fresh.unlink()
-            raise cannot_write(path, error) from error
+            raise cannot_write(path, _error_of_file(error)) from error
         self._forget()
 
     def _saved(self) -> list[int]:
@@ -78,3 +78,9 @@ class Keeper:
 
     def _path(self, step: int, rank: int) -> Path:
         return self._folder / f"{step:08d}" / f"rank-{rank}.pt"
+
+
+def _error_of_file(error: BaseException) -> BaseException:
+    """Behind some errors of a file torch raises its own, which do not say what is wrong."""
+    behind = error.__context__
+    return behind if isinstance(behind, OSError) else error

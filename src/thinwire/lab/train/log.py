@@ -56,7 +56,7 @@ class RunLog:
         self._file.close()
 
 
-def cannot_write(path: Path, error: Exception) -> ThinwireError:
+def cannot_write(path: Path, error: BaseException) -> ThinwireError:
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
     return ThinwireError(
         f"{path} cannot be written: {reason}; what was saved before is as it was, and the same "
