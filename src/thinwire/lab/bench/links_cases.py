@@ -66,7 +66,7 @@ class LinkModel:
     """What every host computes. ``width`` and ``batch`` are those of the model "linear".
 
     The backward of the others takes ``backward_ms`` (None: a time that suits the model), in which
-    they sleep or compute. Buckets are as DDP makes them, whose first is small so that sending begins
+    they sleep or compute. Buckets are as DDP makes them, the first one small so that sending begins
     early, or all of ``bucket_mb``. With ``optimizer`` a step includes that of the optimizer.
     """
 
