@@ -46,6 +46,9 @@ class Piece:
             return self.key.name
         return f"{self.key.name}[{self.start}:{self.stop}]"
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 def cut(keys: Iterable[Key], *, most_numel: int = PIECE_NUMEL) -> tuple[Piece, ...]:
     """Cut every gradient into pieces of about equal size, at most ``most_numel`` elements each.

@@ -256,7 +256,7 @@ class Compression:
         buffer = bucket.buffer()
         scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
         parameters = {self._names[id(parameter)]: parameter for parameter in bucket.parameters()}
-        sizes = [gradient.numel() for gradient in bucket.gradients()]
+        sizes = [parameter.numel() for parameter in parameters.values()]
         stops = accumulate(sizes)
         places = {
             name: (stop - size, stop)

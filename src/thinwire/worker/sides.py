@@ -138,7 +138,8 @@ def _most_nbytes(compressor: Compressor, pieces: Sequence[Piece], step: int) -> 
 
 def slice_of(flat: Mapping[str, Tensor], piece: Piece) -> Tensor:
     """The piece of a flat tensor that is kept by parameter name."""
-    return flat[piece.key.name][piece.start : piece.stop]
+    whole = flat[piece.key.name]
+    return whole if piece.numel == piece.key.numel else whole[piece.start : piece.stop]
 
 
 def norm_of(flat: Mapping[str, Tensor]) -> float:
