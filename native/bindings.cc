@@ -142,6 +142,7 @@ struct Entries {
   Scratch<uint32_t> index;
   Scratch<float> value;
   size_t count = 0;
+  SparseList list() const { return {index.data(), value.data(), count}; }
 };
 
 Entries unpack(const uint8_t* payload, size_t nbytes, size_t n) {
@@ -231,24 +232,65 @@ Written nonzero_encode(Input x, nb::handle out) {
   });
 }
 
-// The weighted sum of sparse payloads as one sparse payload; all must have passed their check.
-Written sparse_sum(const std::vector<nb::object>& payloads, size_t n, float weight, nb::handle out) {
-  require(n <= kMaxNumel, "more than 2^31 - 1 elements");
-  std::vector<std::unique_ptr<Bytes>> bytes;
-  for (const nb::object& payload : payloads) bytes.push_back(std::make_unique<Bytes>(payload));
+using Payloads = std::vector<std::unique_ptr<Bytes>>;
+
+// Sparse payloads of n elements.
+Payloads sparse_payloads(const std::vector<nb::object>& objects, size_t n) {
+  Payloads payloads;
+  for (const nb::object& object : objects) {
+    payloads.push_back(std::make_unique<Bytes>(object));
+    require(!sparse_check(payloads.back()->data(), payloads.back()->size(), n), "a payload is corrupt");
+  }
+  return payloads;
+}
+
+// The weighted sum of sparse payloads.
+Entries merge(const Payloads& payloads, size_t n, float weight) {
   std::vector<Entries> lists;
   std::vector<SparseList> views;
   size_t total = 0;
-  for (const auto& one : bytes) {
-    require(!sparse_check(one->data(), one->size(), n), "a payload is corrupt");
-    lists.push_back(unpack(one->data(), one->size(), n));
-    views.push_back({lists.back().index.data(), lists.back().value.data(), lists.back().count});
+  for (const auto& payload : payloads) {
+    lists.push_back(unpack(payload->data(), payload->size(), n));
+    views.push_back(lists.back().list());
     total += lists.back().count;
   }
+  Entries merged(total);
+  merged.count = sparse_merge(views.data(), views.size(), weight, merged.index.data(), merged.value.data());
+  return merged;
+}
+
+// The weighted sum of sparse payloads as one sparse payload.
+Written sparse_sum(const std::vector<nb::object>& payloads, size_t n, float weight, nb::handle out) {
+  require(n <= kMaxNumel, "more than 2^31 - 1 elements");
+  const Payloads pushes = sparse_payloads(payloads, n);
   return write_payload(out, any_list_nbytes(n), [&](uint8_t* payload) {
-    Entries merged(total);
-    merged.count = sparse_merge(views.data(), views.size(), weight, merged.index.data(), merged.value.data());
+    Entries merged = merge(pushes, n, weight);
     return sparse_encode(merged.index.data(), merged.value.data(), merged.count, n, Values::kFloat32, payload);
+  });
+}
+
+double sparse_sum_squares(const std::vector<nb::object>& payloads, size_t n, float weight) {
+  require(n <= kMaxNumel, "more than 2^31 - 1 elements");
+  const Payloads pushes = sparse_payloads(payloads, n);
+  Unlocked unlocked;
+  const Entries merged = merge(pushes, n, weight);
+  return sum_squares(merged.value.data(), merged.count);
+}
+
+// residual_topk of the weighted sum of sparse payloads.
+Written topk_sum_step_encode(const std::vector<nb::object>& payloads, float weight, Input residual, Output residual_to,
+                             size_t k, Select select, Values values, float keep, nb::handle out) {
+  const size_t n = numel(residual);
+  require_same(n, residual_to.size());
+  require(k <= n, "k is larger than the array");
+  if (!finite_factors({weight, keep})) return std::nullopt;
+  const Payloads pushes = sparse_payloads(payloads, n);
+  return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+    const Entries gradient = merge(pushes, n, weight);
+    Entries taken(k);
+    taken.count = residual_topk_of_list(gradient.list(), n, k, select, keep, {residual.data(), residual_to.data()},
+                                        taken.index.data(), taken.value.data());
+    return encode_taken(taken, n, values, residual_to.data(), payload);
   });
 }
 
@@ -385,12 +427,15 @@ void bind_sparse(nb::module_& m) {
   m.def("dgc_topk", &dgc_topk_encode, "gradient"_a.noconvert(), "velocity"_a.noconvert(), "velocity_to"_a.noconvert(),
         "residual"_a.noconvert(), "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a,
         "momentum"_a, "nesterov"_a, "mask"_a, "out"_a);
+  m.def("topk_sum_step", &topk_sum_step_encode, "payloads"_a, "weight"_a, "residual"_a.noconvert(),
+        "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "keep"_a, "out"_a);
   m.def("nonzero_encode", &nonzero_encode, "x"_a.noconvert(), "out"_a);
   m.def("sparse_check", [](nb::handle payload, size_t n) {
     const Bytes bytes(payload);
     return sentence(sparse_check(bytes.data(), bytes.size(), n));
   }, "payload"_a, "numel"_a);
   m.def("sparse_sum", &sparse_sum, "payloads"_a, "numel"_a, "weight"_a, "out"_a);
+  m.def("sparse_sum_squares", &sparse_sum_squares, "payloads"_a, "numel"_a, "weight"_a);
   m.def("sparse_decode", [](nb::handle payload, Output out) {
     return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
       const Entries entries = unpack(data, nbytes, n);

@@ -47,6 +47,13 @@ struct Advance {
   float* to;
 };
 
+// Elements of a tensor in ascending order; the others are zero.
+struct SparseList {
+  const uint32_t* index;
+  const float* value;
+  size_t count;
+};
+
 // reduce.cc: one number from a tensor
 
 // Whether no element is inf or nan.
@@ -124,6 +131,10 @@ size_t topk(const float* x, size_t n, size_t k, Select select, uint32_t* index, 
 size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, Advance residual,
                      uint32_t* index, float* value, double& squares);
 
+// The same with a gradient that is a list, gain being 1: what a server does to the sum of lists.
+size_t residual_topk_of_list(SparseList gradient, size_t n, size_t k, Select select, float keep, Advance residual,
+                             uint32_t* index, float* value);
+
 struct MomentumStep {
   float momentum;
   bool nesterov;
@@ -157,12 +168,6 @@ void sparse_unpack(const uint8_t* payload, size_t nbytes, size_t n, uint32_t* in
 void scatter_add(const uint32_t* index, const float* value, size_t count, float weight, float* dst);
 // dst[index[i]] = value[i].
 void scatter(const uint32_t* index, const float* value, size_t count, float* dst);
-// One list in a merge.
-struct SparseList {
-  const uint32_t* index;
-  const float* value;
-  size_t count;
-};
 // The sum of sorted lists as one sorted list, each sum formed in the order of the lists and multiplied by
 // weight first. Sums that are zero are left out. Room for the total count; returns the number written.
 size_t sparse_merge(const SparseList* lists, size_t count, float weight, uint32_t* index, float* value);

@@ -175,6 +175,33 @@ void fused_with_feedback() {
   }
 }
 
+void feedback_on_a_list() {
+  for (const size_t n : {size_t{1}, size_t{65}, size_t{30011}, size_t{140003}}) {
+    const size_t k = n / 100 + 1;
+    under_every_setting([&] {
+      for (const Select select : {Select::kSampled, Select::kRadix}) {
+        std::vector<float> expected(n, 0.25f), found(n, 0.25f);
+        for (uint64_t step = 0; step < 3; ++step) {
+          const std::vector<float> whole = gradient(n, n + step);
+          std::vector<uint32_t> at(k), slow_index(k), index(k);
+          std::vector<float> listed(k), slow_value(k), value(k);
+          const size_t count = topk(whole.data(), n, k, select, at.data(), listed.data());
+          std::vector<float> dense(n);
+          scatter(at.data(), listed.data(), count, dense.data());
+          double squares = 0.0;
+          const size_t slow = residual_topk(dense.data(), n, k, select, {1.0f, 0.5f}, {expected.data(), expected.data()},
+                                            slow_index.data(), slow_value.data(), squares);
+          const size_t fast = residual_topk_of_list({at.data(), listed.data(), count}, n, k, select, 0.5f,
+                                                    {found.data(), found.data()}, index.data(), value.data());
+          CHECK(slow == fast && index == slow_index);
+          CHECK(same_bits(value.data(), slow_value.data(), k));
+          CHECK(same_bits(found.data(), expected.data(), n));
+        }
+      }
+    });
+  }
+}
+
 void every_nonzero_element() {
   for (const size_t n : awkward_sizes()) {
     const std::vector<float> x = gradient(n, n + 5);
@@ -196,6 +223,7 @@ Suite topk_suite() {
   return {"test_topk",
           {{"plain_selection", plain_selection},
            {"fused_with_feedback", fused_with_feedback},
+           {"feedback_on_a_list", feedback_on_a_list},
            {"every_nonzero_element", every_nonzero_element}}};
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -22,12 +23,12 @@ from thinwire.codec.dense import Float32, bytes_of
 from thinwire.codec.policy import Chooser, as_policy
 from thinwire.encoded import Encoded, add_up
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import Feedback, Moment, NoFeedback, State
+from thinwire.feedback.base import Feedback, Moment, NoFeedback, State, is_usable
 from thinwire.fused import Fusion, find_fusion
 from thinwire.gradient.flat import flatten
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece
-from thinwire.overflow import Overflowed, is_usable, untouched
+from thinwire.overflow import Overflowed, untouched
 from thinwire.settings import check_whole
 from thinwire.states import States
 
@@ -162,14 +163,8 @@ class Compressor:
         codec = self._choose(piece, moment)
         fusion = self._fusion(codec)
         if fusion is not None and fusion.can_sum(push.wire_id for push in pushes):
-            change = self._states.begin(piece, moment)
-            payloads = [push.payload for push in pushes]
-            payload = arena.fill(
-                codec.max_nbytes(piece.numel),
-                lambda out: fusion.sum_step(payloads, weight, change, out, numel=piece.numel),
-            )
-            self._states.finish(piece, change)
-            return Encoded(codec.wire_id, piece.numel, payload)
+            with suppress(Overflowed):  # which the plain path passes on
+                return self._sum_fused(codec, fusion, piece, pushes, weight, moment, arena)
         mean = torch.empty(piece.numel) if room is None else room
         add_up(pushes, weight, mean)
         return self.compress_piece(
@@ -250,6 +245,29 @@ class Compressor:
         payload = arena.fill(codec.max_nbytes(flat.numel()), write)
         self._states.finish(piece, change)
         return Encoded(codec.wire_id, flat.numel(), payload)
+
+    def _sum_fused(
+        self,
+        codec: Codec,
+        fusion: Fusion,
+        piece: Piece,
+        pushes: Sequence[Encoded],
+        weight: float,
+        moment: Moment,
+        arena: Arena,
+    ) -> Encoded:
+        change = self._states.begin(piece, moment)
+        payloads = [push.payload for push in pushes]
+
+        def write(out: memoryview) -> int:
+            nbytes = fusion.sum_step(payloads, weight, change, out, numel=piece.numel)
+            if nbytes is None:
+                raise Overflowed
+            return nbytes
+
+        payload = arena.fill(codec.max_nbytes(piece.numel), write)
+        self._states.finish(piece, change)
+        return Encoded(codec.wire_id, piece.numel, payload)
 
     def _note_squares(self, piece: Piece, squares: float) -> None:
         self.squares[piece.name] = squares

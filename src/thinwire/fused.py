@@ -18,7 +18,14 @@ from thinwire.codec.base import Codec, Payload, accepted, finite
 from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
 from thinwire.codec.topk import TopK
-from thinwire.feedback.base import Feedback, Moment, NoFeedback, State, stages_of
+from thinwire.feedback.base import (
+    Feedback,
+    Moment,
+    NoFeedback,
+    State,
+    is_usable,
+    stages_of,
+)
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
@@ -129,8 +136,9 @@ class Fusion(Protocol):
         out: memoryview,
         *,
         numel: int,
-    ) -> int:
-        """The same on ``weight`` times the sum of payloads."""
+    ) -> int | None:
+        """The same on ``weight`` times the sum of payloads; None, and nothing was done, if that is
+        too large for feedback."""
 
 
 def find_fusion(codec: Codec, feedback: Feedback) -> Fusion | None:
@@ -223,6 +231,15 @@ class _OneBitFusion:
         return state.buffers["residual"], after.buffers["residual"], scales, room
 
 
+_LISTS = (TopK.wire_id, Nonzero.wire_id)
+"""Codecs whose payloads are lists of elements."""
+
+
+def _check_lists(payloads: Sequence[Payload], name: str, numel: int) -> None:
+    for payload in payloads:
+        accepted(_native.sparse_check(payload, numel), name, numel)
+
+
 @dataclass(frozen=True, slots=True)
 class _SparseSum:
     """Lists of elements are merged: the tensor they belong to is never filled."""
@@ -233,7 +250,7 @@ class _SparseSum:
         return _native.nonzero_encode(gradient, out), _native.sum_squares(gradient)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
-        return all(i in (TopK.wire_id, Nonzero.wire_id) for i in wire_ids)
+        return all(i in _LISTS for i in wire_ids)
 
     def sum_step(
         self,
@@ -244,8 +261,7 @@ class _SparseSum:
         *,
         numel: int,
     ) -> int:
-        for push in payloads:
-            accepted(_native.sparse_check(push, numel), self.codec.name, numel)
+        _check_lists(payloads, self.codec.name, numel)
         return finite(_native.sparse_sum(payloads, numel, weight, out), self.codec.name)
 
 
@@ -282,7 +298,8 @@ class _TopKFusion:
         )
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
-        return False
+        alone = self.stages.momentum is None and self.stages.clip is None
+        return alone and all(i in _LISTS for i in wire_ids)
 
     def sum_step(
         self,
@@ -292,5 +309,21 @@ class _TopKFusion:
         out: memoryview,
         *,
         numel: int,
-    ) -> int:
-        raise NotImplementedError("can_sum says no")
+    ) -> int | None:
+        _check_lists(payloads, self.codec.name, numel)
+        if not is_usable(_native.sparse_sum_squares(payloads, numel, weight)):
+            return None
+        now, then = change.state.settle(), change.after.buffers
+        change.after.scales = None
+        nbytes = _native.topk_sum_step(
+            payloads,
+            weight,
+            now["residual"],
+            then["residual"],
+            self.codec.kept(numel),
+            self.codec.native_select,
+            self.codec.native_values,
+            self.stages.keep(change),
+            out,
+        )
+        return finite(nbytes, self.codec.name)

@@ -14,19 +14,11 @@ from torch import Tensor
 from thinwire.codec.arena import Arena, encode
 from thinwire.codec.dense import Float32
 from thinwire.encoded import Encoded
-
-LARGEST = 2.0**100
-"""Gradients with a larger norm are treated as overflowed: millions of them still add up to
-something finite, so that no peer can spoil a residual."""
+from thinwire.feedback.base import LARGEST
 
 
 class Overflowed(Exception):
     """The gradient is not finite, or too large: the step must not have happened."""
-
-
-def is_usable(square: float) -> bool:
-    """Whether feedback may see values with this sum of squares: finite, and far from overflow."""
-    return square <= LARGEST**2  # false for a nan
 
 
 def untouched(flat: Tensor, arena: Arena) -> Encoded:

@@ -126,6 +126,11 @@ def test_every_pair_that_should_be_fused_is() -> None:
         assert all(find_fusion(codec, feedback) for codec in TOP_KS)
     for feedback in WITHOUT_MOMENTUM:
         assert all(find_fusion(codec, feedback) for codec in ONE_BITS)
+    for feedback in SERVER_FEEDBACKS:
+        for codec in (*TOP_KS, *ONE_BITS):
+            fusion = find_fusion(codec, feedback)
+            assert fusion is not None
+            assert fusion.can_sum([codec.wire_id])
     assert find_fusion(tw.OneBit(), tw.NoFeedback()) is None
     assert find_fusion(tw.Dither(4), tw.Residual()) is None
     assert find_fusion(tw.TopK(0.1), tw.chain(tw.Residual(), tw.Clip(1.0))) is None
@@ -187,20 +192,47 @@ def test_sums_of_different_codecs_are_equal(data: st.DataObject) -> None:
     twins.check_states()
 
 
-@laws
-@given(data=st.data())
-def test_merged_lists_are_sums(data: st.DataObject) -> None:
-    twins = Twins(tw.Nonzero(), tw.NoFeedback())
+def check_sums_of_lists(twins: Twins, data: st.DataObject) -> None:
     numel = data.draw(st.integers(0, 300) | st.sampled_from([512, 4097]))
     sparse: list[Codec] = [tw.TopK(0.1), tw.TopK(0.3, "int8"), tw.Nonzero()]
-    for step in range(3):
-        given_ = data.draw(gradients(numel, data.draw(st.integers(1, 4))))
+    for step in range(4):
+        given_ = data.draw(gradients(numel, data.draw(st.integers(0, 4))))
         chosen = [data.draw(st.sampled_from(sparse)) for _ in given_]
         pushes = [
             tw.Encoded(codec.wire_id, numel, codec.encode(gradient, seed=0))
             for codec, gradient in zip(chosen, given_, strict=True)
         ]
-        twins.sum(tw.Piece.whole(tw.Key("w", (numel,))), pushes, step=step, rate=0.1)
+        rate = data.draw(st.sampled_from([0.1, 0.01]))
+        twins.sum(tw.Piece.whole(tw.Key("w", (numel,))), pushes, step=step, rate=rate)
+    twins.check_states()
+
+
+@laws
+@given(data=st.data())
+def test_merged_lists_are_sums(data: st.DataObject) -> None:
+    check_sums_of_lists(Twins(tw.Nonzero(), tw.NoFeedback()), data)
+
+
+@pytest.mark.parametrize("feedback", SERVER_FEEDBACKS, ids=repr)
+@laws
+@given(codec=st.sampled_from(TOP_KS), data=st.data())
+def test_top_k_of_merged_lists_is_that_of_sums(
+    codec: Codec, feedback: Feedback, data: st.DataObject
+) -> None:
+    check_sums_of_lists(Twins(codec, feedback), data)
+
+
+@pytest.mark.parametrize("numel", [65535, 65536, 65537, 200_003])
+def test_lists_are_summed_grain_by_grain(numel: int) -> None:
+    twins = Twins(tw.TopK(0.01), tw.Residual(rescale=True))
+    piece = tw.Piece.whole(tw.Key("w", (numel,)))
+    for step in range(3):
+        pushes = [
+            tw.Encoded(tw.TopK.wire_id, numel, tw.TopK(0.01).encode(gradient, seed=0))
+            for gradient in (make("normal", numel, seed=step), make("heavy-tailed", numel, seed=9))
+        ]
+        twins.sum(piece, pushes, step=step, rate=0.1 / (step + 1))
+    twins.check_states()
 
 
 @laws

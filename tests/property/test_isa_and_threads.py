@@ -125,29 +125,29 @@ def test_fused_steps_do_not_see_threads(codec: Codec, feedback: Feedback) -> Non
             assert steps_of(codec, feedback) == expected, (isa, threads)
 
 
-def sum_of(block: int | None) -> list[bytes]:
+def sum_of(codec: Codec) -> list[bytes]:
     """What a fused server answers, twice, and its state afterwards, as bytes."""
-    server = tw.Compressor(tw.OneBit(block=block), tw.Residual())
+    server = tw.Compressor(codec, tw.Residual())
     piece = tw.Piece.whole(tw.Key("w", (NUMEL,)))
     found = []
     for step in range(2):
         payloads = [
-            tw.OneBit(block=block).encode(make(kind, NUMEL, seed=step), seed=0)
+            codec.encode(make(kind, NUMEL, seed=step), seed=0)
             for kind in ("normal", "row-sparse", "negative")
         ]
-        pushes = [tw.Encoded(tw.OneBit.wire_id, NUMEL, payload) for payload in payloads]
+        pushes = [tw.Encoded(codec.wire_id, NUMEL, payload) for payload in payloads]
         found.append(bytes(server.compress_sum(piece, pushes, weight=1 / 3, step=step).payload))
     return [*found, server.state_dict()["w"]["residual"].numpy().tobytes()]
 
 
-@pytest.mark.parametrize("block", [None, 128])
-def test_fused_sums_do_not_see_threads(block: int | None) -> None:
+@pytest.mark.parametrize("codec", [tw.OneBit(), tw.OneBit(block=128), tw.TopK(0.01)], ids=repr)
+def test_fused_sums_do_not_see_threads(codec: Codec) -> None:
     use("scalar", 1)
-    expected = sum_of(block)
+    expected = sum_of(codec)
     for isa in filter(_native.can_run, ISAS):
         for threads in (1, 2, 3):
             use(isa, threads)
-            assert sum_of(block) == expected, (isa, threads)
+            assert sum_of(codec) == expected, (isa, threads)
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy-tailed", "huge", "subnormal"])

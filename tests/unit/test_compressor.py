@@ -185,6 +185,24 @@ def test_a_server_passes_an_overflow_on() -> None:
     assert answer.decode().tolist() == [1.0, math.inf, 1.0]
 
 
+@pytest.mark.parametrize("undo", [True, False])
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_sum_that_is_too_large_leaves_no_trace(fuse: bool, undo: bool) -> None:
+    """Each push is finite, and what they add up to must not get into a residual."""
+    server = tw.Compressor(tw.TopK(0.5), tw.Residual(rescale=True), fuse=fuse, undo=undo)
+    piece = tw.Piece.whole(tw.Key("w", (4,)))
+    good, large = (
+        tw.Encoded(tw.TopK.wire_id, 4, tw.TopK(0.5).encode(torch.tensor(values), seed=0))
+        for values in ([1.0, -2.0, 3.0, 0.5], [2e38, 0.0, 0.0, 1.0])
+    )
+    server.compress_sum(piece, [good, good], weight=0.5, step=0, learning_rate=0.1)
+    before = server.state_dict()
+    answer = server.compress_sum(piece, [large, good], weight=0.5, step=1, learning_rate=0.2)
+    assert answer.wire_id == tw.Float32.wire_id
+    assert answer.decode().tolist() == [math.inf, -1.0, 1.5, 0.5]
+    assert same_state(server.state_dict(), before)
+
+
 def test_sums_are_formed_in_the_order_of_the_pushes() -> None:
     values = torch.tensor([[1e8, 1.0], [1.0, 1e-8], [-1e8, 1.0]])
     pushes = [tw.Encoded(1, 2, tw.Float32().encode(row, seed=0)) for row in values]

@@ -18,6 +18,15 @@ from thinwire.errors import ConfigError
 
 State = dict[str, Tensor]
 
+LARGEST = 2.0**100
+"""Gradients with a larger norm are treated as overflowed: millions of them still add up to
+something finite, so that no peer can spoil a residual."""
+
+
+def is_usable(square: float) -> bool:
+    """Whether feedback may see values with this sum of squares: finite, and far from overflow."""
+    return square <= LARGEST**2  # false for a nan
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:

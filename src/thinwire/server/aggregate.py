@@ -27,8 +27,8 @@ from thinwire.errors import (
     RemoteProtocolError,
     UnknownCodecError,
 )
+from thinwire.feedback.base import LARGEST
 from thinwire.gradient.pieces import Piece
-from thinwire.overflow import LARGEST
 from thinwire.recipe import Recipe
 from thinwire.server.rules import Rules
 from thinwire.wire.body import Entry

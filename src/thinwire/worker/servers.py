@@ -11,11 +11,11 @@ from thinwire import _native
 from thinwire.codec.dense import Float32
 from thinwire.encoded import Encoded
 from thinwire.errors import ConfigError
+from thinwire.feedback.base import is_usable
 from thinwire.gradient.keys import Key
 from thinwire.gradient.pieces import Piece, batches, cut, piece_numel_for
 from thinwire.gradient.placement import place
 from thinwire.model import describe
-from thinwire.overflow import is_usable
 from thinwire.recipe import Recipe
 from thinwire.transport import zeromq
 from thinwire.transport.base import Connection
