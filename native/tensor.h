@@ -25,12 +25,13 @@ class Torch {
 
   bool is_tensor(PyObject* object) const { return Py_TYPE(object) == tensor_type_; }
 
-  // Whether it is a flat, contiguous CPU tensor of this type: then also its address, which is 0 if it is empty, and size.
+  // Whether it is a flat, contiguous CPU tensor of this type; then also its address, which may be 0 for no elements.
   template <class T>
   bool flat(PyObject* tensor, void** data, size_t* size) const noexcept {
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>);
     const nb::object& dtype = std::is_same_v<T, float> ? float32_ : int32_;
-    const bool fits = is(tensor, dtype_, dtype) && is(tensor, is_cpu_, true_) && says(tensor, is_contiguous_, true_) && says(tensor, is_neg_, false_) && number(tensor, dim_) == 1;
+    const bool fits = is(tensor, dtype_, dtype) && is(tensor, is_cpu_, true_) && number(tensor, dim_) == 1 &&
+                      says(tensor, is_contiguous_, true_) && says(tensor, is_neg_, false_);
     if (!fits) return false;
     *size = number(tensor, numel_);
     *data = reinterpret_cast<void*>(number(tensor, data_ptr_));
