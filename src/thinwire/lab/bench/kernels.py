@@ -124,6 +124,12 @@ def _sparse(b: Buffers) -> Iterator[Case]:
     sampled = _native.Select.SAMPLED
     payload = bytes(_encoder(b, _native.topk_encode, b.gradient, k, sampled, _F32)())
     yield Case("top-k 0.1 % add", partial(_native.sparse_add, payload, b.out, 0.5))
+    residual = 0.1 * b.gradient
+    state = (residual, residual, k, sampled, _F32, 1.0)
+    yield Case(
+        "top-k 0.1 % server, sum of 2",
+        _encoder(b, _native.topk_sum_step, [payload, payload], 0.5, *state),
+    )
     yield Case("non-zero, of 1 %", _encoder(b, _native.nonzero_encode, b.sparse))
     yield Case("random-k 0.1 %", partial(RandomK(RATIO).encode, b.gradient, seed=7))
 
