@@ -6,7 +6,8 @@ Whoever gives a slab says how long its payloads live.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import cache
+from typing import Protocol, cast
 
 from torch import Tensor
 
@@ -58,12 +59,17 @@ class Slab:
 
 def encode(codec: Codec, x: Tensor, arena: Arena, *, seed: int) -> Payload:
     """The payload for ``x``, in ``arena`` if the codec can write it there."""
-    if not isinstance(codec, Writing):
+    if not _writes(type(codec)):
         return codec.encode(x, seed=seed)
-    writing: Writing = codec
+    writing = cast(Writing, codec)
     return arena.fill(
-        writing.max_nbytes(x.numel()), lambda out: writing.encode_into(x, out, seed=seed)
+        codec.max_nbytes(x.numel()), lambda out: writing.encode_into(x, out, seed=seed)
     )
+
+
+@cache  # asking takes longer than to encode a small tensor
+def _writes(codec_class: type[Codec]) -> bool:
+    return issubclass(codec_class, Writing)
 
 
 def encode_anew(codec: Writing, x: Tensor, *, seed: int) -> bytearray:

@@ -78,19 +78,32 @@ def decode(wire_id: int, payload: Payload, out: Tensor) -> None:
 
 def add(wire_id: int, payload: Payload, out: Tensor, *, weight: float) -> None:
     """Do ``out += weight * decoded``; ``out`` stays as it is if the payload is refused."""
-    found = codec_class(wire_id)
-    if isinstance(found, Adding):
-        found.add(payload, out, weight=weight)
+    adding = _adding(wire_id)
+    if adding is not None:
+        adding.add(payload, out, weight=weight)
         return
     decoded = torch.empty_like(out)
-    found.decode(payload, decoded)
+    decode(wire_id, payload, decoded)
     out.add_(decoded.mul_(weight))
 
 
 def check(wire_id: int, payload: Payload, numel: int) -> None:
     """Raise what ``decode`` would, but decode only where a codec has no way to check."""
-    found = codec_class(wire_id)
-    if isinstance(found, Checking):
-        found.check(payload, numel)
+    checking = _checking(wire_id)
+    if checking is not None:
+        checking.check(payload, numel)
     else:
-        found.decode(payload, torch.empty(numel))
+        decode(wire_id, payload, torch.empty(numel))
+
+
+# To ask a class whether it fits a protocol takes longer than to check a small payload.
+@cache
+def _adding(wire_id: int) -> Adding | None:
+    found = codec_class(wire_id)
+    return found if isinstance(found, Adding) else None
+
+
+@cache
+def _checking(wire_id: int) -> Checking | None:
+    found = codec_class(wire_id)
+    return found if isinstance(found, Checking) else None
