@@ -140,7 +140,7 @@ struct MomentumStep {
   bool nesterov;
   bool mask;  // clear the velocity of what was taken
 };
-// velocity and residual of Deep Gradient Compression (algorithms.md 1.1) advanced, and the top k taken, in one pass.
+// velocity and residual of Deep Gradient Compression advanced, and the top k taken, in one pass.
 size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step,
                 Advance velocity, Advance residual, uint32_t* index, float* value, double& squares);
 

@@ -69,7 +69,7 @@ void plain_selection() {
   }
 }
 
-// Residual and velocity as in algorithms.md 1.1, one element at a time.
+// Residual and velocity as in Deep Gradient Compression, one element at a time.
 struct SlowDgc {
   std::vector<float> velocity, residual;
 

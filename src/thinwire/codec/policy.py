@@ -124,7 +124,7 @@ class UnlessDenseIsCheaper:
 
 
 def unless_dense_is_cheaper(chooser: Chooser, *, exchange: str = "two-way") -> UnlessDenseIsCheaper:
-    """Send float32 wherever the chosen codec would not send fewer bytes (algorithms.md 1.5).
+    """Send float32 wherever the chosen codec would not send fewer bytes.
 
     Dense averaging moves about 8 bytes per element and worker. A "two-way" exchange moves a payload
     there and one back; "allgather" brings every worker the payloads of all.

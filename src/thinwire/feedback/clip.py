@@ -1,4 +1,4 @@
-"""Local gradient clipping (Deep Gradient Compression, section 3.2; algorithms.md 1.4)."""
+"""Local gradient clipping (Deep Gradient Compression, section 3.2)."""
 
 from __future__ import annotations
 

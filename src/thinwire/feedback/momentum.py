@@ -16,8 +16,7 @@ class Momentum:
     """Accumulate velocity on the worker, so that delayed elements keep their history.
 
     Vanilla: velocity = momentum * velocity + gradient, and that is passed on. ``nesterov``:
-    velocity = momentum * (velocity + gradient), and velocity + gradient is passed on
-    (algorithms.md 1.1).
+    velocity = momentum * (velocity + gradient), and velocity + gradient is passed on.
 
     With ``mask`` the velocity of every element a sparse codec just sent is cleared, which stops
     stale momentum from carrying it further. A dense codec delays nothing, so there is nothing to

@@ -19,8 +19,7 @@ class Residual:
 
     With ``rescale`` the residual follows the learning rate: when that changes from a to b, the
     residual is multiplied by a / b, and what is conserved is the sum of learning rate times
-    gradient (algorithms.md 3.4). Right for SGD; wrong for optimizers that normalise, such as Adam
-    or LANS.
+    gradient. Right for SGD; wrong for optimizers that normalise, such as Adam or LANS.
     """
 
     rescale: bool = False

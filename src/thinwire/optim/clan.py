@@ -1,4 +1,4 @@
-"""CLAN: LANS on gradients that travelled compressed (algorithms.md 3.2)."""
+"""CLAN: LANS on gradients that travelled compressed (Zhong et al. 2021)."""
 
 from __future__ import annotations
 

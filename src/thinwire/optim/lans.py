@@ -1,4 +1,4 @@
-"""LANS, the large-batch optimizer that CLAN feeds with compressed gradients (algorithms.md 3.1)."""
+"""LANS, the large-batch optimizer that CLAN feeds with compressed gradients (Zheng et al. 2020)."""
 
 from __future__ import annotations
 

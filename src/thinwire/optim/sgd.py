@@ -1,4 +1,4 @@
-"""SGD that leaves the gradient's momentum to the feedback (algorithms.md 1.8)."""
+"""SGD that leaves the gradient's momentum to the feedback."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def all_memory_is_in_the_state(feedback: Feedback, codec: Codec) -> None:
 
 
 def nothing_is_lost(feedback: Feedback, codec: Codec) -> None:
-    """What was put into the residual is what was sent plus what is left (algorithms.md I1, I2).
+    """What was put into the residual is what was sent plus what is left.
 
     A twin whose residual is emptied before every step shows what each step puts in.
     """

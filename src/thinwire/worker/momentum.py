@@ -1,4 +1,4 @@
-"""Momentum acts once: in the feedback or in the optimizer (algorithms.md P2).
+"""Momentum acts once: in the feedback or in the optimizer.
 
 A recipe that keeps momentum takes it over from a ``torch.optim.SGD``, with its weight decay. What
 was taken is kept in the optimizer's groups, so that it is in its checkpoints.

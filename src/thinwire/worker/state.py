@@ -63,7 +63,7 @@ def join_pieces(states: Sequence[States]) -> States:
 
 
 def reassign(states: Sequence[States], *, workers: int) -> list[States]:
-    """The states of N workers as those of ``workers``, with the same mean (algorithms.md 1.9).
+    """The states of N workers as those of ``workers``, with the same mean.
 
     Worker i's go to worker i modulo the new number, added up and multiplied by new / N.
     """

@@ -15,7 +15,7 @@ _AS_SGD, _WORSE = "as SGD", "worse"
 _NOTES = (
     "QSGD here rounds each weight to -1, 0 or 1 times the largest, without bias; the paper scales "
     "by magnitude.",
-    "The paper's batch, rates and k are recalled, not read (algorithms.md 2.6).",
+    "The paper's batch, rates and k are from memory: they were not compared with its text.",
 )
 
 

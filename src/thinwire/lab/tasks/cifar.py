@@ -3,7 +3,7 @@
 DGC (section 4.1) trains ResNet-110 as He et al. did: 164 epochs, rate 0.1, divided by 10 at a half
 and at three quarters, momentum 0.9, weight decay 1e-4, 32 pictures for each of 4 to 32 workers, and
 4 epochs of warm-up for the sparsity. DoubleSqueeze trains ResNet-18 without momentum and decay;
-batch, rate and its fall are as recalled from that paper, not read there (algorithms.md 2.6).
+batch, rate and its fall are from memory: they were not compared with its text.
 """
 
 from __future__ import annotations

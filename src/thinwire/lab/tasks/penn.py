@@ -7,8 +7,8 @@ network, so its settings are taken: rate 20, divided by 4 where an epoch was not
 dropout 0.65, 40 epochs, plain SGD. All have 20 rows: 5 for each of DGC's 4 workers, and an epoch of
 warm-up for the sparsity. Only the small network at small scale has one row for each: steps count.
 
-CLAN trains BERT-base with LANS, rate 0.00125, decay 0.01, 2,048 rows of 128 (algorithms.md 3.7), on
-3.3 billion words. Here are a million.
+CLAN trains BERT-base with LANS, rate 0.00125, decay 0.01, 2,048 rows of 128, on 3.3 billion words.
+Here are a million.
 """
 
 from __future__ import annotations
