@@ -34,7 +34,9 @@ inline typename V::I one_bit_code(typename V::F x, const DitherJob& job, typenam
 template <class V>
 inline typename V::I linear_code(typename V::F x, const DitherJob& job, typename V::I random) {
   const float top = static_cast<float>((1u << (job.bits - 1)) - 1);
-  const typename V::F raised = V::add(V::mul(x, V::set(job.inverse)), uniform<V>(random));
+  // Not so near to one that the sum is rounded up to the next level: the lowest number would miss its own.
+  const typename V::F share = V::min(uniform<V>(random), V::set(1.0f - 0x1p-16f));
+  const typename V::F raised = V::add(V::mul(x, V::set(job.inverse)), share);
   return V::floor_to_int(V::max(V::min(raised, V::set(top + 0.5f)), V::set(-top)));
 }
 

@@ -76,7 +76,9 @@ def _one_bit(value: np.float32, inverse: np.float32, bits: int, random: int) -> 
 
 def _linear(value: np.float32, inverse: np.float32, bits: int, random: int) -> int:
     top = top_level(bits)
-    raised = value * inverse + _uniform(random)
+    # Not so near to one that the sum is rounded up to the next level.
+    share = min(_uniform(random), ONE - np.float32(2.0**-16))
+    raised = value * inverse + share
     return math.floor(max(min(float(raised), top + 0.5), -top))
 
 
