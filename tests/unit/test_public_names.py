@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 import types
 
 import pytest
@@ -63,3 +65,12 @@ def test_every_error_is_public() -> None:
 def test_one_except_catches_all_of_them() -> None:
     for name in drawn_tree():
         assert issubclass(getattr(errors, name), tw.ThinwireError)
+
+
+def test_import_does_not_wait_for_what_few_need() -> None:
+    """torch.distributed.checkpoint brings the tensors of torch along: over a second."""
+    code = "import sys, thinwire; print('torch.distributed.checkpoint' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert said.stdout == "False\n"

@@ -18,7 +18,6 @@ from torch.optim.optimizer import Optimizer
 from thinwire.errors import ConfigError, WorkerLost
 from thinwire.gradient.pieces import Piece, batches
 from thinwire.worker.bucket import Bucket, Step, UnitJob
-from thinwire.worker.checkpoint import read_states
 from thinwire.worker.pipeline import Pipeline
 from thinwire.worker.served import Served
 from thinwire.worker.spans import Span, unwatched
@@ -149,6 +148,9 @@ class Compression:
 
         For any number of ranks; all must call it.
         """
+        # It brings much of torch along: whoever imports thinwire would wait twice as long.
+        from thinwire.worker.checkpoint import read_states
+
         self.load_state_dicts([read_states(checkpoint_id, key=key)])
 
     def stats(self) -> Stats:
