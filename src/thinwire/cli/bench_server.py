@@ -60,6 +60,7 @@ INTERRUPTED = 130
     show_default=True,
     help="Sleep, as beside an accelerator, or use a processor for so long.",
 )
+@click.option("--optimizer", is_flag=True, help="Count the optimizer's part of a step, too.")
 @click.option(
     "--link",
     default=LOOPBACK_LINK,
@@ -91,6 +92,7 @@ def server(
     numel: int,
     backward_ms: float,
     backward: str,
+    optimizer: bool,
     link: str,
     steps: int,
     rounds: int,
@@ -113,6 +115,7 @@ def server(
         link=link,
         servers=servers,
         steps=steps,
+        optimizer=optimizer,
         folder=folder,
     )
     with RoundsProgress(rounds) as progress:

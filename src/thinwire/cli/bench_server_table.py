@@ -41,13 +41,17 @@ def _title(report: ServerReport, workers: int, rows: Sequence[ServerRow]) -> str
     numel = f"{report.given.nbytes // 4:,}".replace(",", " ")
     return (
         f"{_counted(workers, 'worker')}, {_counted(report.servers, 'server')}, {report.link}, "
-        f"{numel} parameters, backward {_backward(report)}; rounds: {rounds} of {report.steps} "
-        "steps"
+        f"{numel} parameters, backward {_backward(report)}, {_with(report)} optimizer; "
+        f"rounds: {rounds} of {report.steps} steps"
     )
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _with(report: ServerReport) -> str:
+    return "with" if report.optimizer else "without"
 
 
 def _backward(report: ServerReport) -> str:

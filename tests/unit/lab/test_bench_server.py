@@ -26,6 +26,7 @@ from thinwire.lab.bench.server_given import LAYERS, Given, GivenNetwork
 from thinwire.lab.bench.server_link import bits_per_second, places_on
 from thinwire.lab.bench.server_orders import Listen, Run, Used
 from thinwire.lab.bench.server_report import Block, make_server_rows
+from thinwire.lab.bench.server_worker import make_optimizer
 
 DEADLINE = 60.0
 COMMAND = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);" + (
@@ -189,6 +190,15 @@ def test_cells_come_once_and_in_order() -> None:
         for workers in (1, 2)
         for way, log in ((ALONE, ""), (ALLREDUCE, ""), ("dense", "off"), ("dense", "on"))
     ]
+
+
+@pytest.mark.parametrize("optimizer", [False, True])
+def test_weights_change_only_where_the_optimizer_counts(optimizer: bool) -> None:
+    net = GivenNetwork(Given(5000), rank=0)
+    before = [parameter.clone() for parameter in net.parameters()]
+    net.backward()
+    make_optimizer(net, counts=optimizer).step()
+    assert all(map(torch.equal, before, net.parameters())) is not optimizer
 
 
 @pytest.mark.parametrize("backward", ["sleep", "compute"])

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from thinwire.lab.bench.server_given import GivenNetwork
+
 Group = dist.ProcessGroup | None
 
 BUCKET_NUMEL = (25 << 20) // 4
@@ -31,14 +33,14 @@ def make_groups(
 class AllReduce:
     """Averages gradients bucket by bucket, each as soon as backward has filled it."""
 
-    def __init__(self, net: nn.Module, optimizer: Optimizer, group: Group, workers: int) -> None:
+    def __init__(self, net: GivenNetwork, optimizer: Optimizer, group: Group, workers: int) -> None:
         self._optimizer, self._group, self._workers = optimizer, group, workers
         self._buckets: list[Tensor] = []
         self._filled: list[int] = []
         self._works: list[dist.Work] = []
         self._steps = 0
         for parameters in _buckets(reversed(list(net.parameters()))):
-            self._add_bucket(parameters)
+            self._add_bucket(net, parameters)
 
     def step(self) -> None:
         """Wait for the sums, and apply their means."""
@@ -57,13 +59,13 @@ class AllReduce:
         one_way = self._steps * 2 * nbytes * (self._workers - 1) // self._workers
         return one_way, one_way
 
-    def _add_bucket(self, parameters: Sequence[nn.Parameter]) -> None:
+    def _add_bucket(self, net: GivenNetwork, parameters: Sequence[nn.Parameter]) -> None:
         """Gradients are views of their bucket, so that nothing is copied."""
         numels = [parameter.numel() for parameter in parameters]
         bucket = torch.zeros(sum(numels))
         number, count = len(self._buckets), len(parameters)
         for parameter, room in zip(parameters, torch.split(bucket, numels), strict=True):
-            parameter.grad = room.view(parameter.shape)
+            net.rooms[parameter] = room.view(parameter.shape)
             hook = partial(self._one_more, number, count)
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._buckets.append(bucket)

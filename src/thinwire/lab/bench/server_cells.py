@@ -40,9 +40,10 @@ class ServerBench:
     """What to measure.
 
     ``steps`` of a cell follow one another, after one that does not count; then the next cell has
-    its turn. ``link`` is loopback or a rate such as "1gbit": see ``server_link``. ``folder`` is
-    where logs are kept meanwhile, None for the system's choice. Whatever is waited for must happen
-    within ``deadline_seconds``.
+    its turn. ``link`` is loopback or a rate such as "1gbit": see ``server_link``. With
+    ``optimizer`` a step includes that of the optimizer. ``folder`` is where logs are kept
+    meanwhile, None for the system's choice. Whatever is waited for must happen within
+    ``deadline_seconds``.
     """
 
     workers: tuple[int, ...]
@@ -53,6 +54,7 @@ class ServerBench:
     link: str = LOOPBACK_LINK
     servers: int = 1
     steps: int = 5
+    optimizer: bool = False
     folder: Path | None = None
     deadline_seconds: float = 60.0
 

@@ -44,6 +44,7 @@ class Attach:
     numel: int
     backward_ms: float
     backward: str
+    optimizer: bool
     deadline_seconds: float
     servers: list[str] = field(default_factory=list)
 

@@ -81,6 +81,7 @@ class ServerReport:
     given: Given
     servers: int
     steps: int
+    optimizer: bool
     others: float
     interrupted: bool
     rows: tuple[ServerRow, ...]
@@ -93,6 +94,7 @@ class ServerReport:
             "dense_nbytes": self.given.nbytes,
             "servers": self.servers,
             "steps": self.steps,
+            "optimizer": self.optimizer,
             "others": self.others,
             "interrupted": self.interrupted,
             "rows": [row.as_json() for row in self.rows],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from torch.optim.optimizer import Optimizer
@@ -21,10 +22,23 @@ LEARNING_RATE = 1e-6
 
 class Exchange(Protocol):
     def step(self) -> None:
-        """Exchange the gradients that backward has left, and apply their mean."""
+        """Exchange the gradients that backward has left, and give their mean to the optimizer."""
 
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far."""
+
+
+class Idle(SGD):
+    """Leaves weights as they are, so that a step ends when the mean gradient is there."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        return None
+
+
+def make_optimizer(net: GivenNetwork, *, counts: bool) -> Optimizer:
+    """``counts``: whether its work is a part of a step."""
+    kind = SGD if counts else Idle
+    return kind(net.parameters(), lr=LEARNING_RATE)
 
 
 class Alone:
@@ -87,7 +101,7 @@ class WorkerRole:
         return Answer()
 
     def _exchange(self, net: GivenNetwork, order: Attach) -> Exchange:
-        optimizer = SGD(net.parameters(), lr=LEARNING_RATE)
+        optimizer = make_optimizer(net, counts=order.optimizer)
         if order.way == ALONE:
             return Alone(optimizer)
         if order.way == ALLREDUCE:
