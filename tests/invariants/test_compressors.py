@@ -1,4 +1,4 @@
-"""Compressors (algorithms.md section 6), each law under its number."""
+"""Laws of compressors, each under a number of its own."""
 
 # ruff: noqa: N802 - a test begins with the number of its law, as the law is written
 
@@ -170,7 +170,7 @@ GAPS = [(0, 0), (65535, 0), (65536, 1), (131071, 1), (131072, 2), (200000, 3)]
 @pytest.mark.parametrize(("gap", "fillers"), GAPS)
 @pytest.mark.parametrize("trailing", [0, 100])
 def test_C8_gaps_of_16_bits_have_fillers(gap: int, fillers: int, trailing: int) -> None:
-    """Written by hand as in algorithms.md 1.7, since the encoder prefers Rice for one entry."""
+    """Written by hand byte by byte, since the encoder prefers Rice for one entry."""
     entries = fillers + 1
     values = struct.pack(f"<{entries}f", *[0.0] * fillers, 1.5)
     last = gap - 65536 * fillers

@@ -1,4 +1,4 @@
-"""Conservation (algorithms.md section 6), each law under its number, on real frames."""
+"""Laws of conservation, each under a number of its own, on real frames."""
 
 # ruff: noqa: N802 - a test begins with the number of its law, as the law is written
 

@@ -1,4 +1,4 @@
-"""Equivalence (algorithms.md section 6), each law under its number, against torch.optim.SGD."""
+"""Laws of equivalence, each under a number of its own, against torch.optim.SGD."""
 
 # ruff: noqa: N802 - a test begins with the number of its law, as the law is written
 

@@ -1,4 +1,4 @@
-"""The laws of LANS (algorithms.md section 6), each under its number."""
+"""The laws of LANS, each under a number of its own."""
 
 # ruff: noqa: N802 - a test begins with the number of its law, as the law is written
 

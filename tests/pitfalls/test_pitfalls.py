@@ -1,4 +1,4 @@
-"""Mistakes found in public implementations (algorithms.md section 5), each under its number.
+"""Mistakes found in public implementations, each under a number of its own.
 
 Those that need several processes or a training loop are with the code that could make them.
 """

@@ -1,4 +1,4 @@
-"""Deep Gradient Compression is the paper's, bit for bit: the steps of algorithms.md 1.1 by hand."""
+"""Deep Gradient Compression is the paper's, bit for bit: its steps by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deep Gradient Compression and local clipping written out by hand (algorithms.md 1.1, 1.4)."""
+"""Deep Gradient Compression and local clipping written out by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = NDArray[np.float32]
 
 @dataclass
 class Dgc:
-    """One tensor on one worker. Steps are numbered as in algorithms.md 1.1."""
+    """One tensor on one worker."""
 
     d: int
     k: int
@@ -35,14 +35,14 @@ class Dgc:
                 self.u[j] = (self.u[j] + g[j]) * m
                 self.v[j] = self.v[j] + (self.u[j] + g[j])
             else:
-                self.u[j] = self.u[j] * m + g[j]  # 2
-                self.v[j] = self.v[j] + self.u[j]  # 3
+                self.u[j] = self.u[j] * m + g[j]
+                self.v[j] = self.v[j] + self.u[j]
         sent = np.zeros(self.d, np.float32)
-        for j in largest(self.v, self.k):  # 4
-            sent[j] = self.v[j]  # 5
-            self.v[j] = 0  # 6
+        for j in largest(self.v, self.k):
+            sent[j] = self.v[j]
+            self.v[j] = 0
             if self.masking:
-                self.u[j] = 0  # 7
+                self.u[j] = 0
         return sent
 
 

@@ -1,4 +1,4 @@
-"""LANS for one parameter tensor in float64, line by line from the formula (algorithms.md 3.1)."""
+"""LANS for one parameter tensor in float64, line by line from the formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""codec/schedule.py: the warm-up of Deep Gradient Compression (algorithms.md 1.5)."""
+"""codec/schedule.py: the warm-up of Deep Gradient Compression."""
 
 from __future__ import annotations
 
