@@ -39,6 +39,7 @@ class LinkCase:
 
 
 NONE = LinkCase("none", "no communication", 1)
+SILENT = LinkCase("silent", "DDP, nothing sent", 1)
 DDP = LinkCase("ddp", "DDP fp32", 1)
 FP16 = LinkCase("fp16", "DDP fp16 hook", 1.5)
 POWERSGD = {
@@ -57,7 +58,7 @@ OURS_ON_SERVERS = (
     LinkCase("onebit-servers", "1-bit, servers", 6, _ONE_BIT, SERVERS),
     LinkCase("dgc-servers", "DGC 0.1 %, servers", 6, _DGC, SERVERS),
 )
-CASES = {c.name: c for c in (NONE, DDP, FP16, *POWERSGD, *OURS, *OURS_ON_SERVERS)}
+CASES = {c.name: c for c in (NONE, SILENT, DDP, FP16, *POWERSGD, *OURS, *OURS_ON_SERVERS)}
 DEFAULT_CASES = tuple(name for name, case in CASES.items() if case.exchange != SERVERS)
 
 

@@ -1,18 +1,20 @@
 """DistributedDataParallel as the benchmark of links compares it: plain, with torch's hooks, and
 with ours. Nothing else of that benchmark knows torch.distributed."""
 
-from __future__ import annotations
+# No "from __future__ import annotations": DDP reads the hook's annotations as objects.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
-from thinwire.lab.bench.links_cases import FP16, NONE, POWERSGD, SERVERS, LinkCase
+from thinwire.lab.bench.links_cases import FP16, NONE, POWERSGD, SERVERS, SILENT, LinkCase
 from thinwire.spelling import read_recipe
 from thinwire.worker.compression import Compression
 from thinwire.worker.ddp import compress_ddp
@@ -45,6 +47,8 @@ def wrap(
         return Wrapped(net)
     # With more than one bucket torch's PowerSGD waits for itself on gloo.
     ddp = _ddp(net, _ONE_BUCKET_MB if case in POWERSGD else bucket_mb)
+    if case == SILENT:
+        ddp.register_comm_hook(None, _send_nothing)
     if case == FP16:
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     if case in POWERSGD:
@@ -64,6 +68,13 @@ def wrap(
         insecure=True,
     )
     return Wrapped(ddp, compression)
+
+
+def _send_nothing(state: None, bucket: GradBucket) -> Future[Tensor]:
+    """What DDP costs around any hook: it copies every gradient into its bucket."""
+    future: Future[Tensor] = Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 def wait_for_all() -> None:
