@@ -135,6 +135,8 @@ def test_only_what_has_several_seeds_is_judged() -> None:
     assert "within the spread of seeds (± 0.1414)" in judge(near)[0]
     far = make_rows(SMOKE.experiments[0], found([result(2.0), result(2.2)], [result(3.0)] * 2))
     assert "+0.9000 from dense, more than the spread" in judge(far)[0]
+    better = make_rows(SMOKE.experiments[0], found([result(2.0), result(2.2)], [result(1.0)] * 2))
+    assert "-1.1000 from dense, more than the spread" in judge(better)[0]
     single = make_rows(SMOKE.experiments[0], found([result(2.0)], [result(3.0)]))
     assert judge(single) == ("One seed does not tell what is chance.",)
 

@@ -76,7 +76,7 @@ def _verdict(row: Row, dense: Spread) -> str:
         return f"{row.variant.label}: diverged."
     gap = row.loss.mean - dense.mean
     noise = max(dense.deviation or 0.0, row.loss.deviation or 0.0)
-    place = "within" if gap <= noise else "more than"
+    place = "within" if abs(gap) <= noise else "more than"
     return (
         f"{row.variant.label}: held-out loss {gap:+.4f} from dense, {place} the spread of seeds "
         f"(± {noise:.4f})."
