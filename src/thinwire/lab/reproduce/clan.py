@@ -38,8 +38,8 @@ _NOTES = (
     "The row with warm-up borrows DGC's. It and the second of 1 bit send biases and norms in 16 "
     "bits: the paper's code leaves tensors below a megabyte uncompressed, which are most of a "
     "network as small as this.",
-    "With 1 bit, one scale serves words whose gradients differ by orders of magnitude: rare ones "
-    "get noise. A scale for every row of the matrix of words costs half a bit more.",
+    "With 1 bit, one scale has to serve words whose gradients differ by orders of magnitude. A "
+    "scale for every 64 weights, a row of the matrix of words, costs half a bit more.",
     "The paper trains on 3.3 billion words for 250,000 steps. Penn Treebank has a million words.",
 )
 
