@@ -269,28 +269,48 @@ Written sparse_sum(const std::vector<nb::object>& payloads, size_t n, float weig
   });
 }
 
-double sparse_sum_squares(const std::vector<nb::object>& payloads, size_t n, float weight) {
-  require(n <= kMaxNumel, "more than 2^31 - 1 elements");
-  const Payloads pushes = sparse_payloads(payloads, n);
-  Unlocked unlocked;
-  const Entries merged = merge(pushes, n, weight);
-  return sum_squares(merged.value.data(), merged.count);
-}
+// What steps have overwritten in a tensor, so that they can be undone: for those that write to few places.
+class UndoLog {
+ public:
+  void clear() {
+    index_.clear();
+    value_.clear();
+  }
+  void note(SparseList overwritten) {
+    index_.insert(index_.end(), overwritten.index, overwritten.index + overwritten.count);
+    value_.insert(value_.end(), overwritten.value, overwritten.value + overwritten.count);
+  }
+  // The newest first: a place may be there twice.
+  void undo(Output x) {
+    for (const uint32_t i : index_) require(i < x.size(), "the array is not the one that was changed");
+    for (size_t i = index_.size(); i-- > 0;) x.data()[index_[i]] = value_[i];
+    clear();
+  }
 
-// residual_topk of the weighted sum of sparse payloads.
-Written topk_sum_step_encode(const std::vector<nb::object>& payloads, float weight, Input residual, Output residual_to,
-                             size_t k, Select select, Values values, float keep, nb::handle out) {
+ private:
+  std::vector<uint32_t> index_;
+  std::vector<float> value_;
+};
+
+// residual_topk of the weighted sum of sparse payloads, in place. Nothing happens if the squares of that sum exceed
+// `most_squares`. What is overwritten is added to `log`, if there is one.
+Written topk_sum_step_encode(const std::vector<nb::object>& payloads, float weight, Output residual, size_t k,
+                             Select select, Values values, double most_squares, UndoLog* log, nb::handle out) {
   const size_t n = numel(residual);
-  require_same(n, residual_to.size());
   require(k <= n, "k is larger than the array");
-  if (!finite_factors({weight, keep})) return std::nullopt;
   const Payloads pushes = sparse_payloads(payloads, n);
-  return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
+  return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) -> size_t {
     const Entries gradient = merge(pushes, n, weight);
+    if (!(sum_squares(gradient.value.data(), gradient.count) <= most_squares)) return 0;
     Entries taken(k);
-    taken.count = residual_topk_of_list(gradient.list(), n, k, select, keep, {residual.data(), residual_to.data()},
+    Scratch<float> before(gradient.count);
+    taken.count = residual_topk_of_list(gradient.list(), n, k, select, residual.data(), before.data(),
                                         taken.index.data(), taken.value.data());
-    return encode_taken(taken, n, values, residual_to.data(), payload);
+    if (log != nullptr) {
+      log->note({gradient.index.data(), before.data(), gradient.count});
+      log->note(taken.list());
+    }
+    return encode_taken(taken, n, values, residual.data(), payload);
   });
 }
 
@@ -427,15 +447,18 @@ void bind_sparse(nb::module_& m) {
   m.def("dgc_topk", &dgc_topk_encode, "gradient"_a.noconvert(), "velocity"_a.noconvert(), "velocity_to"_a.noconvert(),
         "residual"_a.noconvert(), "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a,
         "momentum"_a, "nesterov"_a, "mask"_a, "out"_a);
-  m.def("topk_sum_step", &topk_sum_step_encode, "payloads"_a, "weight"_a, "residual"_a.noconvert(),
-        "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "keep"_a, "out"_a);
+  nb::class_<UndoLog>(m, "UndoLog")
+      .def(nb::init<>())
+      .def("clear", &UndoLog::clear)
+      .def("undo", &UndoLog::undo, "x"_a.noconvert());
+  m.def("topk_sum_step", &topk_sum_step_encode, "payloads"_a, "weight"_a, "residual"_a.noconvert(), "k"_a, "select"_a,
+        "values"_a, "most_squares"_a, "log"_a.none(), "out"_a);
   m.def("nonzero_encode", &nonzero_encode, "x"_a.noconvert(), "out"_a);
   m.def("sparse_check", [](nb::handle payload, size_t n) {
     const Bytes bytes(payload);
     return sentence(sparse_check(bytes.data(), bytes.size(), n));
   }, "payload"_a, "numel"_a);
   m.def("sparse_sum", &sparse_sum, "payloads"_a, "numel"_a, "weight"_a, "out"_a);
-  m.def("sparse_sum_squares", &sparse_sum_squares, "payloads"_a, "numel"_a, "weight"_a);
   m.def("sparse_decode", [](nb::handle payload, Output out) {
     return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
       const Entries entries = unpack(data, nbytes, n);
@@ -532,6 +555,8 @@ void read_environment() {
 }  // namespace thinwire
 
 NB_MODULE(_native, m) {
+  // Background threads are daemons: what they hold is still there when Python ends.
+  nb::set_leak_warnings(false);
   thinwire::read_environment();
   thinwire::Torch::instance();
   thinwire::bind_dense(m);

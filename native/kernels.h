@@ -131,8 +131,10 @@ size_t topk(const float* x, size_t n, size_t k, Select select, uint32_t* index, 
 size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, Advance residual,
                      uint32_t* index, float* value, double& squares);
 
-// The same with a gradient that is a list, gain being 1: what a server does to the sum of lists.
-size_t residual_topk_of_list(SparseList gradient, size_t n, size_t k, Select select, float keep, Advance residual,
+// The same with a gradient that is a list, gain and keep being 1: what a server does to the sum of lists. Most of the
+// residual is only read, so it changes in place. `before` has room for the list, and becomes what the residual was there:
+// to undo the step, put the values that were taken back, and then those.
+size_t residual_topk_of_list(SparseList gradient, size_t n, size_t k, Select select, float* residual, float* before,
                              uint32_t* index, float* value);
 
 struct MomentumStep {

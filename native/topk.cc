@@ -269,56 +269,6 @@ struct ResidualProblem {
   void take(size_t i) const { step.residual.to[i] = 0.0f; }
 };
 
-// The gradient is a list. Of the tensor that it stands for there is never more than a grain, which stays in the cache.
-class ListProblem {
- public:
-  static constexpr bool kVelocity = false;
-
-  ListProblem(SparseList gradient, float keep, Advance residual) : gradient_(gradient), keep_(keep), residual_(residual) {}
-
-  // For ascending i: it walks along the list.
-  float value(size_t i) const {
-    while (at_ < gradient_.count && gradient_.index[at_] < i) ++at_;
-    const bool listed = at_ < gradient_.count && gradient_.index[at_] == i;
-    return residual_.from[i] * keep_ + (listed ? gradient_.value[at_] : 0.0f);
-  }
-  const float* values() const { return residual_.to; }
-  void collect(size_t begin, size_t end, uint32_t threshold, Found& found) const {
-    Scratch<float> grain(std::min(end - begin, kGrain));
-    std::fill_n(grain.data(), grain.size(), 0.0f);
-    size_t first = place_of(begin);
-    for (size_t start = begin; start < end; start += kGrain) {
-      const size_t stop = end - start < kGrain ? end : start + kGrain;
-      const size_t last = place_of(stop);
-      for (size_t i = first; i < last; ++i) grain[gradient_.index[i] - start] = gradient_.value[i];
-      collect_grain(grain.data(), start, stop, threshold, found);
-      for (size_t i = first; i < last; ++i) grain[gradient_.index[i] - start] = 0.0f;
-      first = last;
-    }
-  }
-  void put_back(const Found& found, size_t i) const { residual_.to[found.index[i]] = found.value[i]; }
-  void take(size_t i) const { residual_.to[i] = 0.0f; }
-
- private:
-  // Where in the list the elements from i on begin.
-  size_t place_of(size_t i) const {
-    return static_cast<size_t>(std::lower_bound(gradient_.index, gradient_.index + gradient_.count, i) - gradient_.index);
-  }
-
-  void collect_grain(const float* grain, size_t start, size_t stop, uint32_t threshold, Found& found) const {
-    double squares = 0.0;
-    const ResidualStep step{grain, {1.0f, keep_}, {residual_.from + start, residual_.to + start}, &squares};
-    const size_t before = found.count;
-    kernels().collect_residual(step, 0, stop - start, threshold, found);
-    for (size_t i = before; i < found.count; ++i) found.index[i] += static_cast<uint32_t>(start);
-  }
-
-  SparseList gradient_;
-  float keep_;
-  Advance residual_;
-  mutable size_t at_ = 0;
-};
-
 struct DgcProblem {
   static constexpr bool kVelocity = true;
   DgcStep step;
@@ -365,9 +315,16 @@ size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, G
   return count;
 }
 
-size_t residual_topk_of_list(SparseList gradient, size_t n, size_t k, Select select, float keep, Advance residual,
+size_t residual_topk_of_list(SparseList gradient, size_t n, size_t k, Select select, float* residual, float* before,
                              uint32_t* index, float* value) {
-  return select_topk(ListProblem(gradient, keep, residual), n, k, select, index, value);
+  for (size_t i = 0; i < gradient.count; ++i) {
+    float& at = residual[gradient.index[i]];
+    before[i] = at;
+    at += gradient.value[i];
+  }
+  const size_t count = topk(residual, n, k, select, index, value);
+  for (size_t i = 0; i < count; ++i) residual[index[i]] = 0.0f;
+  return count;
 }
 
 size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step,

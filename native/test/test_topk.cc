@@ -189,13 +189,19 @@ void feedback_on_a_list() {
           std::vector<float> dense(n);
           scatter(at.data(), listed.data(), count, dense.data());
           double squares = 0.0;
-          const size_t slow = residual_topk(dense.data(), n, k, select, {1.0f, 0.5f}, {expected.data(), expected.data()},
+          const size_t slow = residual_topk(dense.data(), n, k, select, {1.0f, 1.0f}, {expected.data(), expected.data()},
                                             slow_index.data(), slow_value.data(), squares);
-          const size_t fast = residual_topk_of_list({at.data(), listed.data(), count}, n, k, select, 0.5f,
-                                                    {found.data(), found.data()}, index.data(), value.data());
+          const std::vector<float> old = found;
+          std::vector<float> before(count);
+          const size_t fast = residual_topk_of_list({at.data(), listed.data(), count}, n, k, select, found.data(),
+                                                    before.data(), index.data(), value.data());
           CHECK(slow == fast && index == slow_index);
           CHECK(same_bits(value.data(), slow_value.data(), k));
           CHECK(same_bits(found.data(), expected.data(), n));
+          std::vector<float> undone = found;
+          scatter(index.data(), value.data(), fast, undone.data());
+          scatter(at.data(), before.data(), count, undone.data());
+          CHECK(same_bits(undone.data(), old.data(), n));
         }
       }
     });

@@ -256,7 +256,10 @@ class Compressor:
         moment: Moment,
         arena: Arena,
     ) -> Encoded:
-        change = self._states.begin(piece, moment)
+        if fusion.sums_in_place:
+            change = self._states.begin_in_place(piece, moment)
+        else:
+            change = self._states.begin(piece, moment)
         payloads = [push.payload for push in pushes]
 
         def write(out: memoryview) -> int:

@@ -19,11 +19,11 @@ from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
 from thinwire.codec.topk import TopK
 from thinwire.feedback.base import (
+    LARGEST,
     Feedback,
     Moment,
     NoFeedback,
     State,
-    is_usable,
     stages_of,
 )
 from thinwire.feedback.clip import Clip
@@ -106,11 +106,15 @@ class FusedState:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a step does to a tensor's state: ``state`` becomes ``after``, which may be itself."""
+    """What a step does to a tensor's state: ``state`` becomes ``after``, which may be itself.
+
+    ``log`` is for what a step overwrites that changes little, if it must be possible to undo it.
+    """
 
     state: FusedState
     after: FusedState
     moment: Moment
+    log: _native.UndoLog | None = None
 
 
 Stepped = tuple[int | None, float]
@@ -118,6 +122,10 @@ Stepped = tuple[int | None, float]
 
 
 class Fusion(Protocol):
+    @property
+    def sums_in_place(self) -> bool:
+        """Whether ``sum_step`` changes so little of the state that it needs no other to write."""
+
     def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
         """Feedback, encoding and feedback again.
 
@@ -187,6 +195,7 @@ class _Stages:
 class _OneBitFusion:
     codec: OneBit
     stages: _Stages
+    sums_in_place = False
 
     def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
         return _native.onebit_step(
@@ -245,6 +254,7 @@ class _SparseSum:
     """Lists of elements are merged: the tensor they belong to is never filled."""
 
     codec: Nonzero
+    sums_in_place = False
 
     def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
         return _native.nonzero_encode(gradient, out), _native.sum_squares(gradient)
@@ -269,6 +279,7 @@ class _SparseSum:
 class _TopKFusion:
     codec: TopK
     stages: _Stages
+    sums_in_place = True
 
     def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
         now, then = change.state.settle(), change.after.buffers
@@ -298,7 +309,8 @@ class _TopKFusion:
         )
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
-        alone = self.stages.momentum is None and self.stages.clip is None
+        # With a residual that follows the learning rate all of it changes.
+        alone = self.stages == _Stages(Residual(), None, None)
         return alone and all(i in _LISTS for i in wire_ids)
 
     def sum_step(
@@ -311,19 +323,14 @@ class _TopKFusion:
         numel: int,
     ) -> int | None:
         _check_lists(payloads, self.codec.name, numel)
-        if not is_usable(_native.sparse_sum_squares(payloads, numel, weight)):
-            return None
-        now, then = change.state.settle(), change.after.buffers
-        change.after.scales = None
-        nbytes = _native.topk_sum_step(
+        return _native.topk_sum_step(
             payloads,
             weight,
-            now["residual"],
-            then["residual"],
+            change.state.settle()["residual"],
             self.codec.kept(numel),
             self.codec.native_select,
             self.codec.native_values,
-            self.stages.keep(change),
+            LARGEST**2,
+            change.log,
             out,
         )
-        return finite(nbytes, self.codec.name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
+from thinwire import _native
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import Feedback, Moment, State
 from thinwire.fused import Change, FusedState
@@ -16,7 +17,8 @@ class States:
     """By the names of pieces; made when a piece is first seen.
 
     With ``undo`` the newest step can be undone. A fused step then writes the state beside the old
-    one; any other step changes it in place, so that a copy is saved before.
+    one, or if it changes little of it, keeps a log of that; any other step changes it in place, so
+    that a copy is saved before.
     """
 
     def __init__(self, feedback: Feedback, *, undo: bool) -> None:
@@ -25,6 +27,8 @@ class States:
         self._states: dict[str, FusedState] = {}
         self._saved: dict[str, FusedState] = {}
         self._saved_at: dict[str, int] = {}
+        self._logs: dict[str, _native.UndoLog] = {}
+        self._logged_at: dict[str, int] = {}
 
     def find(self, piece: Piece) -> FusedState:
         state = self._states.get(piece.name)
@@ -44,7 +48,7 @@ class States:
     def load(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over a copy. Refuses buffers that this feedback does not keep."""
         self._states = {name: self._loaded(name, state) for name, state in states.items()}
-        self._saved, self._saved_at = {}, {}
+        self._saved, self._saved_at, self._logs, self._logged_at = {}, {}, {}, {}
 
     def _loaded(self, name: str, state: Mapping[str, Tensor]) -> FusedState:
         expected = set(self._feedback.init(0))
@@ -69,6 +73,17 @@ class States:
             return Change(state, state, moment)
         return Change(state, state.successor(self._saved.get(piece.name)), moment)
 
+    def begin_in_place(self, piece: Piece, moment: Moment) -> Change:
+        """What a fused step has to change, which logs what it overwrites."""
+        state = self.find(piece)
+        if not self._undo:
+            return Change(state, state, moment)
+        log = self._logs.setdefault(piece.name, _native.UndoLog())
+        if self._logged_at.get(piece.name) != moment.step:
+            log.clear()
+            self._logged_at[piece.name] = moment.step
+        return Change(state, state, moment, log)
+
     def finish(self, piece: Piece, change: Change) -> None:
         """The step has happened: what it wrote is the state now."""
         if change.after is not change.state:
@@ -81,7 +96,11 @@ class States:
             if saved_at == step:
                 saved, self._saved[name] = self._saved[name], self._states[name]
                 self._states[name] = saved
+        for name, logged_at in self._logged_at.items():
+            if logged_at == step:
+                self._logs[name].undo(self._states[name].settle()["residual"])
         self._saved_at.clear()
+        self._logged_at.clear()
 
     def _saves(self, piece: Piece, step: int) -> bool:
         """Whether the state of this piece must be kept as it was before this step."""

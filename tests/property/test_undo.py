@@ -41,6 +41,40 @@ def test_undoing_a_step_is_not_doing_it(
             for c in (without, with_)
         ]
         assert bytes(payloads[0]) == bytes(payloads[1])
+    check_same_state(without, with_)
+
+
+@pytest.mark.parametrize("feedback", [tw.Residual(), tw.Residual(rescale=True)], ids=repr)
+@laws
+@given(codec=st.sampled_from(CODECS), undone=st.integers(0, 4), data=st.data())
+def test_undoing_an_answer_is_not_giving_it(
+    feedback: Feedback, codec: Codec, undone: int, data: st.DataObject
+) -> None:
+    """Of a server, whatever workers push: its codec's payloads, or now and then another's."""
+    numel = data.draw(st.integers(1, 200))
+    piece = tw.Piece.whole(tw.Key("w", (numel,)))
+    without, with_ = (tw.Compressor(codec, feedback, undo=undo) for undo in (False, True))
+    for step in range(5):
+        pushed = data.draw(st.sampled_from([codec, codec, tw.Nonzero(), tw.Float32()]))
+        pushes = [
+            tw.Encoded(pushed.wire_id, numel, pushed.encode(gradient, seed=0))
+            for gradient in data.draw(gradients(numel, 2))
+        ]
+        answers = [
+            bytes(
+                server.compress_sum(
+                    piece, pushes, weight=0.5, step=step, learning_rate=0.1 / (1 + step)
+                ).payload
+            )
+            for server in ((with_,) if step == undone else (without, with_))
+        ]
+        if step == undone:
+            with_.undo_step(step)
+        assert len(set(answers)) == 1
+    check_same_state(without, with_)
+
+
+def check_same_state(without: tw.Compressor, with_: tw.Compressor) -> None:
     after = with_.state_dict().get("w", {})
     for key, buffer in without.state_dict().get("w", {}).items():
         assert same_bits(buffer, after[key]), key

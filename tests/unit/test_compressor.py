@@ -185,11 +185,12 @@ def test_a_server_passes_an_overflow_on() -> None:
     assert answer.decode().tolist() == [1.0, math.inf, 1.0]
 
 
+@pytest.mark.parametrize("rescale", [True, False])
 @pytest.mark.parametrize("undo", [True, False])
 @pytest.mark.parametrize("fuse", [True, False])
-def test_a_sum_that_is_too_large_leaves_no_trace(fuse: bool, undo: bool) -> None:
+def test_a_sum_that_is_too_large_leaves_no_trace(fuse: bool, undo: bool, rescale: bool) -> None:
     """Each push is finite, and what they add up to must not get into a residual."""
-    server = tw.Compressor(tw.TopK(0.5), tw.Residual(rescale=True), fuse=fuse, undo=undo)
+    server = tw.Compressor(tw.TopK(0.5), tw.Residual(rescale=rescale), fuse=fuse, undo=undo)
     piece = tw.Piece.whole(tw.Key("w", (4,)))
     good, large = (
         tw.Encoded(tw.TopK.wire_id, 4, tw.TopK(0.5).encode(torch.tensor(values), seed=0))

@@ -13,6 +13,7 @@ from torch import Tensor
 from thinwire import _native
 from thinwire.codec.randomk import RandomK
 from thinwire.codec.topk import TopK
+from thinwire.feedback.base import LARGEST
 from thinwire.lab.bench import torch_ops
 from thinwire.lab.bench.buffers import MOMENTUM, RATIO, Buffers
 from thinwire.lab.bench.case import Case, Work
@@ -125,7 +126,7 @@ def _sparse(b: Buffers) -> Iterator[Case]:
     payload = bytes(_encoder(b, _native.topk_encode, b.gradient, k, sampled, _F32)())
     yield Case("top-k 0.1 % add", partial(_native.sparse_add, payload, b.out, 0.5))
     residual = 0.1 * b.gradient
-    state = (residual, residual, k, sampled, _F32, 1.0)
+    state = (residual, k, sampled, _F32, LARGEST**2, None)
     yield Case(
         "top-k 0.1 % server, sum of 2",
         _encoder(b, _native.topk_sum_step, [payload, payload], 0.5, *state),
