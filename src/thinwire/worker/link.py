@@ -18,6 +18,7 @@ from thinwire.wire import frame
 from thinwire.wire.body import shortened
 from thinwire.wire.frame import Frame
 from thinwire.wire.messages import Leave, Message, Reason, decode, encode_into
+from thinwire.worker.background import started_in_background
 from thinwire.worker.buffers import Buffers
 from thinwire.worker.spans import Span, unwatched
 
@@ -222,7 +223,8 @@ def _new_group(ranks: Sequence[int], deadline: timedelta) -> dist.ProcessGroup:
     """
     place = list(ranks).index(dist.get_rank())
     try:
-        group = dist.ProcessGroupGloo(new_store(ranks), place, len(ranks), deadline)
+        with started_in_background():
+            group = dist.ProcessGroupGloo(new_store(ranks), place, len(ranks), deadline)
     except RuntimeError as error:
         raise WorkerLost(f"one of the ranks {list(ranks)} cannot be reached ({error})") from error
     return cast(dist.ProcessGroup, group)  # which its stub does not say

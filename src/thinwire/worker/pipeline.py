@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from thinwire.errors import TransportTimeout
+from thinwire.worker.background import started_in_background
 from thinwire.worker.spans import Span, unwatched
 
 
@@ -44,11 +45,12 @@ class Pipeline:
         """How long there was at least one job."""
         self.exposed_seconds = 0.0
         """How long ``drain`` had to wait: what the jobs could not hide behind other work."""
-        for number, stage in enumerate(stages):
-            name = f"thinwire {stage}"
-            threading.Thread(
-                target=self._serve, args=(number, stage), name=name, daemon=True
-            ).start()
+        with started_in_background():
+            for number, stage in enumerate(stages):
+                name = f"thinwire {stage}"
+                threading.Thread(
+                    target=self._serve, args=(number, stage), name=name, daemon=True
+                ).start()
 
     def submit(self, job: Job) -> None:
         with self._idle:
