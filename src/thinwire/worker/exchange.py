@@ -43,10 +43,12 @@ class Unit:
 class Transit:
     """A unit between two stages: what it waits for, and what is still being sent.
 
-    ``own`` is what this rank sends itself: first its pushes, then its updates.
+    ``shares`` are its pieces by the rank that owns them, if each has an owner. ``own`` is what this
+    rank sends itself: first its pushes, then its updates.
     """
 
     unit: Unit
+    shares: Sequence[Sequence[Piece]] = ()
     own: Sequence[Encoded] = ()
     pushes: dict[int, Parcel] = field(default_factory=dict)
     updates: dict[int, Parcel] = field(default_factory=dict)

@@ -47,14 +47,14 @@ class Sharded:
         self._prepare()
 
     def push(self, unit: Unit) -> Transit:
-        transit, post = Transit(unit), self._pushes
-        own = self._share(unit, self._rank)
+        transit, post = Transit(unit, self._shares(unit)), self._pushes
+        own = transit.shares[self._rank]
         if own:
             step = unit.round.step
             transit.pushes = {r: post.expect(r, own, step) for r in post.link.peers}
         arena = self._arena(transit, self.worker.most_nbytes(unit.pieces, unit.round.step))
         for rank in post.link.peers:
-            if share := self._share(unit, rank):
+            if share := transit.shares[rank]:
                 encoded = self._encode(share, unit, arena)
                 transit.sent_pushes += post.send([rank], Push, share, encoded, unit.round)
         transit.own = self._encode(own, unit, arena)
@@ -63,10 +63,10 @@ class Sharded:
     def answer(self, transit: Transit) -> None:
         unit, post = transit.unit, self._updates
         for rank in post.link.peers:
-            if share := self._share(unit, rank):
+            if share := transit.shares[rank]:
                 # Its owner answers when it has this rank's push, which may be a view of the room.
                 transit.updates[rank] = post.expect(rank, share, unit.round.step, unit.flat)
-        if own := self._share(unit, self._rank):
+        if own := transit.shares[self._rank]:
             pushes = self._hear(transit)
             arena = self._arena(transit, self.server.most_nbytes(own, unit.round.step))
             # This rank's own gradient is encoded, so its place is free for the sum.
@@ -78,8 +78,8 @@ class Sharded:
         unit, post, finite = transit.unit, self._updates, True
         for parcel in transit.updates.values():
             post.open(parcel, Update, step=unit.round.step, what=unit.what)
-        for rank in range(self._size):
-            if share := self._share(unit, rank):
+        for rank, share in enumerate(transit.shares):
+            if share:
                 update = transit.own
                 if rank != self._rank:
                     update = post.contents(transit.updates[rank], what=unit.what)
@@ -123,8 +123,11 @@ class Sharded:
     def _owned(self) -> list[Piece]:
         return [piece for piece in self._pieces if self._owners[piece] == self._rank]
 
-    def _share(self, unit: Unit, rank: int) -> list[Piece]:
-        return [piece for piece in unit.pieces if self._owners[piece] == rank]
+    def _shares(self, unit: Unit) -> list[list[Piece]]:
+        shares: list[list[Piece]] = [[] for _ in range(self._size)]
+        for piece in unit.pieces:
+            shares[self._owners[piece]].append(piece)
+        return shares
 
     def _arena(self, transit: Transit, most_nbytes: int) -> Slab:
         """Memory for payloads, which ``receive`` gives back: they are sent, and read here."""
