@@ -35,6 +35,11 @@ class Place:
 
 LOOPBACK = Place()
 
+_KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""Let glibc keep what is freed. Gradients are freed in every step, and to get new pages for them
+from the system took up to as long as all of backward: from step to step, and for some cases only.
+Programs that train for long have such settings, or an allocator that needs none."""
+
 
 class Member:
     """One process. What it says on stderr is kept in ``folder``."""
@@ -42,7 +47,11 @@ class Member:
     def __init__(self, name: str, role: str, place: Place, folder: Path) -> None:
         self.name, self.place = name, place
         self._errors = folder / f"{name.replace(' ', '-')}.txt"
-        own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": place.interface}
+        own = {
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": place.interface,
+            **_KEEP_MEMORY,
+        }
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [*place.prefix, sys.executable, "-m", "thinwire.lab.bench.server_process", role],
