@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from thinwire.lab.tasks.optimizers import OptimizerSettings
 from thinwire.lab.tasks.schedule import Schedule
-from thinwire.settings import check_at_least, check_choice, check_positive
+from thinwire.settings import check_at_least, check_choice, check_positive, check_whole
 
 SCALES = ("smoke", "small", "paper")
 """smoke: minutes, to see that it runs. small: hours on two cores, reduced to get there. paper: the
@@ -85,6 +85,7 @@ class Training:
 
     The rate rises in a straight line for ``rise_epochs``, then follows ``schedule``. ``clip_norm``
     bounds the gradient's norm. ``sparse_epochs`` is DGC's warm-up, in which more is sent.
+    ``evaluations_per_epoch`` changes only how often held-out data is looked at.
     """
 
     epochs: float
@@ -94,12 +95,16 @@ class Training:
     rise_epochs: float = 0.0
     clip_norm: float | None = None
     sparse_epochs: float = 0.0
+    evaluations_per_epoch: int = 1
 
     def __post_init__(self) -> None:
         check_positive(self.epochs, owner="Training", field="epochs")
         check_positive(self.learning_rate, owner="Training", field="learning_rate")
         for field in ("rise_epochs", "sparse_epochs"):
             check_at_least(getattr(self, field), 0.0, owner="Training", field=field)
+        check_whole(
+            self.evaluations_per_epoch, least=1, owner="Training", field="evaluations_per_epoch"
+        )
 
     def rate(self, step: int, epoch_steps: int, losses: tuple[float, ...]) -> float:
         """The learning rate of a step. ``losses`` are those of all epochs so far, validated."""

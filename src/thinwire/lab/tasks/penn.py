@@ -22,6 +22,10 @@ from thinwire.lab.tasks.optimizers import LANSSettings, SGDSettings
 from thinwire.lab.tasks.schedule import Decay, Line, Plateau, Schedule
 
 _PLAIN = SGDSettings()
+_CURVE = 6
+"""Evaluations in an epoch, where there are hardly two epochs: nine in a run are a curve, and cost
+about 4 % of it."""
+
 _SMOKE_NET = LSTMSettings(width=16)
 _SMOKE_FEED = StreamFeed(rows=5, window=10, training_words=20_000, test_words=2_000)
 
@@ -45,7 +49,15 @@ def _lstm_small() -> tuple[Task, ...]:
     model, feed = LSTMSettings(width=200), StreamFeed(rows=5, window=20)
     paper = _lstm(13, 20.0, 0.25, Decay(after=4, by=2.0))
     narrow, lines = LSTMSettings(width=64, tied=True), StreamFeed(rows=1, window=20)
-    small = Training(1.4, 10.0, _PLAIN, Line(), clip_norm=0.25, sparse_epochs=0.17)
+    small = Training(
+        1.4,
+        10.0,
+        _PLAIN,
+        Line(),
+        clip_norm=0.25,
+        sparse_epochs=0.17,
+        evaluations_per_epoch=_CURVE,
+    )
     return (
         _smoke("lstm-small", Decay(after=4, by=2.0)),
         Task("lstm-small", "small", "2x64 tied, batch 1, 1.4 epochs", narrow, lines, small),
@@ -89,7 +101,15 @@ def _bert() -> tuple[Task, ...]:
             "one layer of 64, batch 2, 1.5 epochs",
             BERTSettings(context=32, layers=1, heads=2, width=64),
             MaskedFeed(rows=2, context=32),
-            Training(1.5, 0.006, lans, Line(), rise_epochs=0.15, sparse_epochs=0.375),
+            Training(
+                1.5,
+                0.006,
+                lans,
+                Line(),
+                rise_epochs=0.15,
+                sparse_epochs=0.375,
+                evaluations_per_epoch=_CURVE,
+            ),
         ),
         Task(
             "bert",

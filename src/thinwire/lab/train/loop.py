@@ -74,17 +74,30 @@ class Loop:
         self._say(self._tally.progress(done, step.loss, rate))
         if self._ends_epoch(done):
             self._end_epoch(done, rate)
+        elif self._leads and self._is_to_be_evaluated(done):
+            self._evaluate(done)
 
     def _ends_epoch(self, done: int) -> bool:
         return done % self._plan.work.epoch_steps == 0 or done == self._plan.steps
 
     def _end_epoch(self, done: int, rate: float) -> None:
-        epoch = done / self._plan.work.epoch_steps
-        self._say(self._tally.end_epoch(done, epoch, rate))
+        self._say(self._tally.end_epoch(done, self._epoch(done), rate))
         if self._leads or self._plan.task.training.schedule.watches:
-            score = _score(self._engine.net, self._plan.work.validate)
-            self._tally.losses = (*self._tally.losses, score.loss)
-            self._say(Evaluation(done, epoch, score.loss, score.metric, score.value))
+            # Those in between do not count: a schedule looks at whole epochs.
+            self._tally.losses = (*self._tally.losses, self._evaluate(done))
+
+    def _is_to_be_evaluated(self, done: int) -> bool:
+        """Whether this step is the first to reach another of an epoch's equal parts."""
+        parts, steps = self._plan.task.training.evaluations_per_epoch, self._plan.work.epoch_steps
+        return done * parts // steps > (done - 1) * parts // steps
+
+    def _evaluate(self, done: int) -> float:
+        score = _score(self._engine.net, self._plan.work.validate)
+        self._say(Evaluation(done, self._epoch(done), score.loss, score.metric, score.value))
+        return score.loss
+
+    def _epoch(self, done: int) -> float:
+        return done / self._plan.work.epoch_steps
 
     def _is_to_be_saved(self, done: int) -> bool:
         every = self._plan.settings.save_steps
