@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from thinwire.lab.reproduce.table import make_rows, mean_curve
 from thinwire.lab.reproduce.words import cells, header, judge, times
 from thinwire.lab.tasks.base import SCALES
 from thinwire.lab.tasks.registry import find_task
-from thinwire.lab.train.events import Epoch, Event, Outcome
+from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome
 from thinwire.lab.train.loop import Loop
 from thinwire.lab.train.plan import Plan
 from thinwire.lab.train.recipe import complete_recipe
@@ -142,8 +143,29 @@ def test_only_what_has_several_seeds_is_judged() -> None:
 
 
 def test_curves_are_means_as_far_as_all_seeds_go() -> None:
-    assert mean_curve([result(4.0, 2.0), result(6.0)]) == ((1, 5.0),)
+    assert mean_curve([((1, 4.0), (2, 2.0)), ((1, 6.0),)]) == ((1, 5.0),)
     assert (times(333.4), times(1.94)) == ("333x", "1.9x")
+
+
+def test_curves_of_seeds_that_were_looked_at_more_often_meet_where_both_were() -> None:
+    assert mean_curve([((1, 4.0), (1.5, 2.0)), ((0.5, 9.0), (1, 6.0), (1.5, 4.0))]) == (
+        (1, 5.0),
+        (1.5, 3.0),
+    )
+
+
+def test_a_page_draws_every_evaluation_and_no_straight_line_of_two_epochs() -> None:
+    parts = tuple(Evaluation(n, n / 4, 5 - n / 4, "accuracy", 10.0) for n in range(1, 7))
+    experiment = SMOKE.experiments[0]
+    trial = Trial(experiment, experiment.variants[0], 0)
+    for losses, titles in (((3.0, 2.0), ["Held-out"]), ((4.0, 3.0, 2.0), ["Held-out", "Training"])):
+        whole = result(*losses)
+        looked_at = replace(whole, events=(*parts, *whole.events))
+        html = make_page(SMOKE, {trial: looked_at}, planned=1, command="").html()
+        drawn = re.findall(r"<figcaption>(\S+) loss by epoch, mean over seeds</figcaption>", html)
+        lines = re.findall(r'class="line c0" d="([^"]*)"', html)
+        assert drawn == titles
+        assert lines[0].count("L") == 5
 
 
 def test_a_page_says_what_is_missing_and_what_the_paper_has() -> None:

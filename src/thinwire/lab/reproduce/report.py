@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 
 from thinwire.lab.report.chart import Chart, Line
 from thinwire.lab.report.page import Block, Heading, Page, Paragraph, Table
 from thinwire.lab.reproduce.links import Links
 from thinwire.lab.reproduce.plan import Experiment, Reproduction, Trial
-from thinwire.lab.reproduce.result import TrialResult
+from thinwire.lab.reproduce.result import Curve, TrialResult
 from thinwire.lab.reproduce.sizes import Measured, size_blocks
-from thinwire.lab.reproduce.table import make_rows, mean_curve, results_of
+from thinwire.lab.reproduce.table import Row, make_rows, mean_curve, results_of
 from thinwire.lab.reproduce.words import cells, header, judge
 
 _LEGEND = (
@@ -52,10 +52,6 @@ def _experiment(experiment: Experiment, results: Mapping[Trial, TrialResult]) ->
     if not rows:
         return []
     dense = rows[0]
-    lines = tuple(
-        Line(row.variant.label, mean_curve(results_of(experiment, row.variant, results)))
-        for row in rows
-    )
     source = f"Paper: {experiment.source}. " if experiment.source else ""
     return [
         Heading(experiment.title),
@@ -63,8 +59,25 @@ def _experiment(experiment: Experiment, results: Mapping[Trial, TrialResult]) ->
         Paragraph(_settings(experiment, results), note=True),
         Table(header(experiment, rows), tuple(cells(row, dense) for row in rows)),
         *(Paragraph(sentence) for sentence in judge(rows)),
-        Chart("Training loss by epoch, mean over seeds", "epoch", "loss", lines),
+        *_charts(experiment, rows, results),
     ]
+
+
+def _charts(
+    experiment: Experiment, rows: Sequence[Row], results: Mapping[Trial, TrialResult]
+) -> Iterator[Chart]:
+    found = {row.variant.label: results_of(experiment, row.variant, results) for row in rows}
+    held_out = {name: [one.held_out_curve() for one in some] for name, some in found.items()}
+    training = {name: [one.training_curve() for one in some] for name, some in found.items()}
+    yield _chart("Held-out", held_out)
+    # Two epochs are a straight line, which says nothing.
+    if max(len(curve) for curves in training.values() for curve in curves) > 2:
+        yield _chart("Training", training)
+
+
+def _chart(what: str, curves: Mapping[str, Sequence[Curve]]) -> Chart:
+    lines = tuple(Line(label, mean_curve(some)) for label, some in curves.items())
+    return Chart(f"{what} loss by epoch, mean over seeds", "epoch", "loss", lines)
 
 
 def _settings(experiment: Experiment, results: Mapping[Trial, TrialResult]) -> str:

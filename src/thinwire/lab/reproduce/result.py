@@ -9,6 +9,9 @@ from thinwire.lab.reproduce.plan import Trial
 from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome, as_values, read_values
 from thinwire.lab.train.summary import last
 
+Curve = tuple[tuple[float, float], ...]
+"""Losses by epoch."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
@@ -34,12 +37,12 @@ class TrialResult:
     def pulled(self) -> float:
         return _late(self.events, "pulled_nbytes")
 
-    def curve(self) -> tuple[tuple[float, float], ...]:
-        """Training loss at the end of every epoch."""
+    def training_curve(self) -> Curve:
+        """The mean loss of every epoch, at its end."""
         return tuple((e.epoch, e.loss) for e in self.events if isinstance(e, Epoch))
 
-    def held_out(self) -> tuple[tuple[float, float], ...]:
-        return tuple((e.epoch, e.value) for e in self.events if isinstance(e, Evaluation))
+    def held_out_curve(self) -> Curve:
+        return tuple((e.epoch, e.loss) for e in self.events if isinstance(e, Evaluation))
 
     def as_json(self, trial: Trial) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thinwire.lab.reproduce.plan import Experiment, Trial, Variant
-from thinwire.lab.reproduce.result import TrialResult
+from thinwire.lab.reproduce.result import Curve, TrialResult
 from thinwire.lab.train.events import Outcome
 
 
@@ -85,10 +85,11 @@ def _spread(outcomes: Sequence[Outcome], field: str) -> Spread | None:
     return Spread.of([getattr(outcome, field) for outcome in outcomes]) if outcomes else None
 
 
-def mean_curve(results: Sequence[TrialResult]) -> tuple[tuple[float, float], ...]:
-    """Training loss by epoch, in the mean over seeds, as far as all of them have it."""
-    curves = [result.curve() for result in results]
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """The mean over seeds, at those places that all of them have."""
+    losses = [dict(curve) for curve in curves]
     return tuple(
-        (points[0][0], statistics.fmean(loss for _, loss in points))
-        for points in zip(*curves, strict=False)
+        (epoch, statistics.fmean(one[epoch] for one in losses))
+        for epoch, _ in curves[0]
+        if all(epoch in one for one in losses)
     )
