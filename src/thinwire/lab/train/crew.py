@@ -1,6 +1,7 @@
 """The processes of a run, as the one that started them sees them.
 
-They are gone when the run is. Whoever ends too early is named; what was saved until then is kept.
+They are gone when the run is, and also when that one is killed. Whoever ends too early is named;
+what was saved until then is kept.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Member:
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "thinwire.lab.train.process", order.write()],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # never written to: that it is closed tells that we are gone
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={
@@ -90,8 +91,8 @@ class Member:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
-        self._reader.join(timeout=_END_SECONDS)
+        with self.process:  # which closes its pipes, and waits
+            self._reader.join(timeout=_END_SECONDS)
 
     def _read(self) -> None:
         if self.process.stdout is not None:

@@ -3,6 +3,7 @@
     python -m thinwire.lab.train.process ORDER
 
 ORDER is JSON (see ``orders``). Worker 0 writes events to stdout. An error is one line on stderr.
+When stdin is closed, because whoever started it is gone, a process ends.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,6 +37,7 @@ LOSS_SECONDS = 900.0
 
 
 def main() -> None:
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     out = _own_stdout()
     order = read_order(sys.argv[1])
     torch.set_num_threads(order.settings.threads)
@@ -48,6 +51,13 @@ def main() -> None:
         print(" ".join(str(error).split()), file=sys.stderr, flush=True)
         os._exit(1)
     os._exit(0)  # gloo sometimes aborts when it is taken down in order
+
+
+def _end_with_stdin() -> None:
+    """As SIGTERM does, so that a server closes its log. Nobody writes to stdin: it only ends."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _own_stdout() -> TextIO:
