@@ -10,17 +10,17 @@ import rich.box
 from rich.table import Table
 
 from thinwire.cli.train_view import TrainProgress, score, wrapped_console
-from thinwire.lab.reproduce.plan import Experiment, Reproduction, Trial
+from thinwire.lab.reproduce.plan import Reproduction, Trial
 from thinwire.lab.reproduce.result import TrialResult
 from thinwire.lab.reproduce.table import make_rows
-from thinwire.lab.reproduce.words import cells, header, judge
+from thinwire.lab.reproduce.words import PUSH_KB, SEEDS, cells, header, judge
 from thinwire.lab.train.events import Event
 from thinwire.lab.train.plan import Plan
 
 _Results = Mapping[Trial, TrialResult]
 
-_SHOWN = (0, 2, 4, 6, 7, 8)
-"""These columns fit on 80 characters. The report has all of them."""
+_LEFT_OUT = (SEEDS, PUSH_KB)
+"""Columns of the report that do not fit on 80 characters."""
 
 
 class ReproduceProgress:
@@ -78,7 +78,7 @@ def print_tables(reproduction: Reproduction, results: _Results) -> None:
         rows = make_rows(experiment, results)
         if rows:
             console.print(f"\n[bold]{experiment.title}[/] ({experiment.about})")
-            console.print(_table(experiment, results))
+            console.print(_table(header(experiment, rows), cells(experiment, rows)))
             for sentence in judge(rows):
                 console.print(sentence)
 
@@ -95,13 +95,13 @@ def print_end(out: Path, *, finished: int, planned: int, reported: bool) -> None
         )
 
 
-def _table(experiment: Experiment, results: _Results) -> Table:
-    rows = make_rows(experiment, results)
-    table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    names = header(experiment, rows)
-    for name in _SHOWN:
-        table.add_column(names[name], justify="right" if name else "left", no_wrap=not name)
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Only the labels are broken where the terminal needs it: figures would be cut off."""
+    table = Table(box=rich.box.SIMPLE_HEAD, padding=0, show_edge=False)
+    shown = [number for number, name in enumerate(names) if name not in _LEFT_OUT]
+    for number in shown:
+        heading = "\n".join(names[number].rsplit(" ", 1))
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number > 0)
     for row in rows:
-        row_cells = cells(row, rows[0])
-        table.add_row(*(row_cells[name] for name in _SHOWN))
+        table.add_row(*(row[number].replace(" ±", "\n±") for number in shown))
     return table

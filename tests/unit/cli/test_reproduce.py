@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def test_smoke_runs_everything_and_writes_a_report(tmp_path: Path, paper: str) -
     outcome = reproduce(tmp_path, paper, "--scale", "smoke")
     assert outcome.exit_code == 0, outcome.output
     assert "One seed does not tell what is chance." in outcome.output
+    assert re.search(r"perplexity +dense +loss +dense +fp(16|32) +ways +paper", outcome.output)
+    assert "…" not in outcome.output
     html = (tmp_path / "report.html").read_text()
     assert html.count("<svg") == 1
     assert "http" not in html

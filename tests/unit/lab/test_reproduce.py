@@ -96,11 +96,12 @@ def test_rows_have_mean_and_spread_over_seeds_and_ratios() -> None:
     assert dense.loss is not None
     assert (dense.seeds, dense.loss.mean, round(dense.loss.deviation or 0, 4)) == (2, 3.0, 1.4142)
     assert (dense.push, other.push, other.both) == (80.0, 800.0, 800.0)
-    assert cells(other, dense)[2:5] == ("30.00 %", "3.0000", "+0.0 %")
-    assert len(cells(other, dense)) == len(header(SMOKE.experiments[0], [dense, other]))
+    shown = cells(SMOKE.experiments[0], [dense, other])
+    assert shown[1][2:5] == ("30.00 %", "3.0000", "+0.0 %")
+    assert {len(row) for row in shown} == {len(header(SMOKE.experiments[0], [dense, other]))}
 
 
-def test_rows_are_compared_by_perplexity_where_that_is_shown_and_else_by_loss() -> None:
+def test_rows_are_compared_by_loss_and_by_perplexity_where_that_is_shown() -> None:
     experiment = SMOKE.experiments[0]
     scores = ((2.9487, 19.08), (3.4557, 31.68))
     outcomes = (Outcome(10, loss, "perplexity", value) for loss, value in scores)
@@ -108,12 +109,17 @@ def test_rows_are_compared_by_perplexity_where_that_is_shown_and_else_by_loss() 
         replace(whole, events=(whole.events[0], outcome))
         for whole, outcome in zip((result(1.0), result(1.0)), outcomes, strict=True)
     )
-    dense, other = rows = make_rows(experiment, found([one], [two]))
-    assert cells(other, dense)[2:5] == ("31.68", "3.4557", "+66.0 %")
-    assert header(experiment, rows)[4] == "perplexity above dense"
+    rows = make_rows(experiment, found([one], [two]))
+    assert cells(experiment, rows)[1][2:6] == ("31.68", "+66.0 %", "3.4557", "+17.2 %")
+    assert header(experiment, rows)[2:6] == (
+        "perplexity",
+        "above dense",
+        "held-out loss",
+        "above dense",
+    )
     pictures = make_rows(experiment, found([result(2.0)], [result(3.0)]))
-    assert cells(pictures[1], pictures[0])[4] == "+50.0 %"
-    assert header(experiment, pictures)[4] == "loss above dense"
+    assert cells(experiment, pictures)[1][2:5] == ("30.00 %", "3.0000", "+50.0 %")
+    assert header(experiment, pictures)[2:5] == ("accuracy", "held-out loss", "above dense")
 
 
 def test_ratios_are_those_after_warm_up() -> None:
@@ -125,7 +131,7 @@ def test_ratios_are_those_after_warm_up() -> None:
 def test_a_row_that_diverged_is_named() -> None:
     results = found([result(2.0), result(2.1)], [result(9.0, diverged="loss is nan")] * 2)
     rows = make_rows(SMOKE.experiments[0], results)
-    assert cells(rows[1], rows[0])[2] == "diverged"
+    assert cells(SMOKE.experiments[0], rows)[1][2:5] == ("diverged", "", "")
     assert judge(rows) == ("DGC 0.1 %: diverged.",)
 
 

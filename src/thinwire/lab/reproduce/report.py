@@ -15,9 +15,9 @@ from thinwire.lab.reproduce.table import Row, make_rows, mean_curve, results_of
 from thinwire.lab.reproduce.words import cells, header, judge
 
 _LEGEND = (
-    "± is the standard deviation over seeds. above dense: of the perplexity where that is given, "
-    "else of the held-out loss; lower is better. push: bytes that one worker sends in a step after "
-    "warm-up, frames and all; both ways: with what comes back."
+    "± is the standard deviation over seeds. above dense: of the perplexity or loss to its left; "
+    "lower is better. push: bytes that one worker sends in a step after warm-up, frames and all; "
+    "both ways: with what comes back."
 )
 
 
@@ -51,13 +51,12 @@ def _experiment(experiment: Experiment, results: Mapping[Trial, TrialResult]) ->
     rows = make_rows(experiment, results)
     if not rows:
         return []
-    dense = rows[0]
     source = f"Paper: {experiment.source}. " if experiment.source else ""
     return [
         Heading(experiment.title),
         Paragraph(f"{source}Here: {experiment.about}"),
         Paragraph(_settings(experiment, results), note=True),
-        Table(header(experiment, rows), tuple(cells(row, dense) for row in rows)),
+        Table(header(experiment, rows), cells(experiment, rows)),
         *(Paragraph(sentence) for sentence in judge(rows)),
         *_charts(experiment, rows, results),
     ]

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from thinwire.lab.reproduce.plan import Experiment
 from thinwire.lab.reproduce.table import Row, Spread
 
+SEEDS, PUSH_KB = "seeds", "push, kB"
+_ABOVE = "above dense"
 _UNITS = {"accuracy": " %"}
-_PERPLEXITY = "perplexity"
 
 
 def header(experiment: Experiment, rows: Sequence[Row]) -> tuple[str, ...]:
-    metric = next((row.metric for row in rows if row.metric), "result")
-    against = "fp16" if experiment.half else "fp32"
-    columns = (
-        "seeds",
-        metric,
-        "held-out loss",
-        f"{_PERPLEXITY if metric == _PERPLEXITY else 'loss'} above dense",
-        "push, kB",
-        f"push / {against}",
-        "both ways",
-    )
-    return ("", *columns, "paper")
+    return tuple(name for name, _ in _columns(experiment, rows))
 
 
-def cells(row: Row, dense: Row) -> tuple[str, ...]:
+def cells(experiment: Experiment, rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
+    """A tuple for each row; they are compared with the first."""
+    columns = _columns(experiment, rows)
+    return tuple(tuple(cell(row) for _, cell in columns) for row in rows)
+
+
+_Column = tuple[str, Callable[[Row], str]]
+
+
+def _columns(experiment: Experiment, rows: Sequence[Row]) -> tuple[_Column, ...]:
+    dense = rows[0]
     return (
-        row.variant.label,
-        str(row.seeds),
-        spread(row.value, 2, _UNITS.get(row.metric, "")) if row.value else "diverged",
-        spread(row.loss, 4) if row.loss else "",
-        above(row, dense),
-        f"{row.pushed_nbytes / 1e3:,.1f}",
-        times(row.push),
-        times(row.both),
-        row.variant.paper,
+        ("", lambda row: row.variant.label),
+        (SEEDS, lambda row: str(row.seeds)),
+        *_metric(rows),
+        ("held-out loss", lambda row: spread(row.loss, 4) if row.loss else ""),
+        (_ABOVE, lambda row: above(row.loss, dense.loss)),
+        (PUSH_KB, lambda row: f"{row.pushed_nbytes / 1e3:,.1f}"),
+        (f"push / {'fp16' if experiment.half else 'fp32'}", lambda row: times(row.push)),
+        ("both ways", lambda row: times(row.both)),
+        ("paper", lambda row: row.variant.paper),
     )
+
+
+def _metric(rows: Sequence[Row]) -> tuple[_Column, ...]:
+    """Perplexities have their difference beside them. Accuracies do not: higher ones are better,
+    and lower losses."""
+    dense, name = rows[0], next((row.metric for row in rows if row.metric), "result")
+    unit = _UNITS.get(name, "")
+
+    def score(row: Row) -> str:
+        return spread(row.value, 2, unit) if row.value else "diverged"
+
+    if name != "perplexity":
+        return ((name, score),)
+    return (name, score), (_ABOVE, lambda row: above(row.value, dense.value))
 
 
 def spread(found: Spread, digits: int, unit: str = "") -> str:
@@ -45,17 +59,11 @@ def spread(found: Spread, digits: int, unit: str = "") -> str:
     return f"{found.mean:.{digits}f}{deviation}{unit}"
 
 
-def above(row: Row, dense: Row) -> str:
-    """How much higher than dense it is, in per cent; lower is better. Perplexities are compared
-    where they are shown, and else losses: a higher accuracy is better."""
-    ours, base = _compared(row), _compared(dense)
-    if row is dense or ours is None or base is None:
+def above(found: Spread | None, dense: Spread | None) -> str:
+    """How much higher than dense it is, in per cent. Nothing is said of dense itself."""
+    if found is dense or found is None or dense is None:
         return ""
-    return f"{100 * (ours.mean / base.mean - 1):+.1f} %"
-
-
-def _compared(row: Row) -> Spread | None:
-    return row.value if row.metric == _PERPLEXITY else row.loss
+    return f"{100 * (found.mean / dense.mean - 1):+.1f} %"
 
 
 def times(ratio: float) -> str:
