@@ -62,7 +62,12 @@ void prefer_huge_pages(void* data, size_t nbytes) {
   constexpr uintptr_t kHuge = uintptr_t{2} << 20;
   const auto begin = (reinterpret_cast<uintptr_t>(data) + kHuge - 1) / kHuge * kHuge;
   const auto end = (reinterpret_cast<uintptr_t>(data) + nbytes) / kHuge * kHuge;
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  if (end <= begin) return;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // for what is not there yet
+#if !defined(MADV_COLLAPSE)
+  constexpr int MADV_COLLAPSE = 25;  // of Linux 6.1, which headers may be older than
+#endif
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_COLLAPSE);
 #else
   static_cast<void>(data);
   static_cast<void>(nbytes);

@@ -7,8 +7,8 @@
 
 namespace thinwire {
 
-// Ask for huge pages for the part of [data, data + nbytes) that they fit in. Only a wish: streams of many megabytes then
-// cost far fewer page faults and address look-ups.
+// Ask for huge pages for the part of [data, data + nbytes) that they fit in; what is there already is moved into them
+// where the kernel can do that. Only a wish: streams of many megabytes then cost far fewer page faults and address look-ups.
 void prefer_huge_pages(void* data, size_t nbytes);
 
 // Memory for the length of a call, which the thread keeps for its next one. Null for no bytes.

@@ -29,6 +29,7 @@ from thinwire.feedback.base import (
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
+from thinwire.gradient import pages
 
 
 @dataclass(slots=True)
@@ -57,17 +58,11 @@ class FusedState:
         Buffers are written whole by the step; single numbers are what they are here.
         """
         if spare is None:
-            spare = FusedState({name: torch.empty_like(b) for name, b in self.buffers.items()})
-            spare.prefer_huge_pages()
+            spare = FusedState({name: _room_like(buffer) for name, buffer in self.buffers.items()})
         for name, buffer in self.buffers.items():
             if buffer.dim() == 0:
                 spare.buffers[name].copy_(buffer)
         return spare
-
-    def prefer_huge_pages(self) -> None:
-        for buffer in self.buffers.values():
-            if buffer.dim() == 1:
-                _native.prefer_huge_pages(buffer)
 
     def save_into(self, saved: FusedState | None) -> FusedState:
         """A copy of this state, in the memory of an older copy if there is one."""
@@ -102,6 +97,10 @@ class FusedState:
             self.scales = torch.empty_like(like.lazy_scales(like.block))
         self.block = like.block
         return self.scales
+
+
+def _room_like(buffer: Tensor) -> Tensor:
+    return pages.empty(buffer.numel()) if buffer.dim() == 1 else torch.empty_like(buffer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from thinwire import _native
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import Feedback, Moment, State
 from thinwire.fused import Change, FusedState
+from thinwire.gradient import pages
 from thinwire.gradient.pieces import Piece
 
 
@@ -33,8 +34,7 @@ class States:
     def find(self, piece: Piece) -> FusedState:
         state = self._states.get(piece.name)
         if state is None:
-            state = self._states[piece.name] = FusedState(self._feedback.init(piece.numel))
-            state.prefer_huge_pages()
+            state = self._states[piece.name] = _in_huge_pages(self._feedback.init(piece.numel))
         _check_numel(piece, state)
         return state
 
@@ -57,7 +57,7 @@ class States:
                 f"state of {name!r} holds {sorted(state)}, "
                 f"but this feedback keeps {sorted(expected)}"
             )
-        return FusedState({key: buffer.detach().clone() for key, buffer in state.items()})
+        return _in_huge_pages({key: buffer.detach().clone() for key, buffer in state.items()})
 
     def save(self, piece: Piece, step: int) -> None:
         """Keep a copy of the state, which is about to be changed in place."""
@@ -105,6 +105,11 @@ class States:
     def _saves(self, piece: Piece, step: int) -> bool:
         """Whether the state of this piece must be kept as it was before this step."""
         return self._undo and self._saved_at.get(piece.name) != step
+
+
+def _in_huge_pages(buffers: State) -> FusedState:
+    moved = {name: pages.moved(b) if b.dim() == 1 else b for name, b in buffers.items()}
+    return FusedState(moved)
 
 
 def _check_numel(piece: Piece, state: FusedState) -> None:

@@ -26,7 +26,7 @@ RECIPES: dict[str, tuple[Recipe, float]] = {
     "dense": (tw.dense(), 2),
     "1 bit": (tw.doublesqueeze(tw.OneBit()), 12),
     "dgc": (tw.dgc(0.001), 16),
-    "top-k": (tw.doublesqueeze(tw.TopK(0.001)), 12),
+    "top-k": (tw.doublesqueeze(tw.TopK(0.001)), 10),
     "dither": (tw.clan(tw.Dither(4)), 2),
 }
 """With the bytes per parameter that two ranks keep, beside weights and DDP's gradients."""

@@ -12,18 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire import _native
+
 
 class Staging:
     """Where the buckets of one model are staged. Memory is allocated once per bucket."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[int, int], Tensor] = {}
+        self._buckets: dict[int, int] = {}
         self._streams: dict[torch.device, Any] = {}
 
     def stage(self, index: int, buffer: Tensor, *, scale: float) -> Staged:
         """Begin to copy bucket ``index``, which is flat and multiplied by ``scale``."""
         stream = self._stream(buffer.device)
         if buffer.device.type == "cpu" and buffer.dtype == torch.float32:
+            self._prepare(index, buffer)
             return Staged(buffer, buffer, stream, scale)
         key = (index, buffer.numel())
         if key not in self._memory:
@@ -32,6 +36,12 @@ class Staging:
         staged = Staged(buffer, self._memory[key], stream, scale)
         staged.fetch()
         return staged
+
+    def _prepare(self, index: int, buffer: Tensor) -> None:
+        """Move a bucket that is new into huge pages: backward and every stage go through it."""
+        if self._buckets.get(index) != buffer.data_ptr():
+            self._buckets[index] = buffer.data_ptr()
+            _native.prefer_huge_pages(buffer)
 
     def _stream(self, device: torch.device) -> Any:
         if device.type == "cpu":

@@ -10,11 +10,10 @@ from torch import Tensor
 from thinwire import _native
 from thinwire.codec.dense import bytes_of
 from thinwire.codec.sparse import Nonzero
+from thinwire.gradient import pages
 
 MOMENTUM = 0.9
 RATIO = 0.001
-
-_HUGE = (2 << 20) // 4  # float32 elements in a huge page
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +58,7 @@ def make_buffers(numel: int) -> Buffers:
 
 
 def _zeros(numel: int) -> Tensor:
-    """Zeros from a 2 MiB boundary on, in huge pages where the system grants them."""
-    room = torch.empty(numel + 2 * _HUGE)
-    _native.prefer_huge_pages(room)
-    begin = -room.data_ptr() // 4 % _HUGE
-    return room[begin : begin + numel].zero_()
+    return pages.empty(numel).zero_()
 
 
 def _gradient(numel: int) -> Tensor:
