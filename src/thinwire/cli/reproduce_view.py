@@ -67,9 +67,12 @@ class ReproduceProgress:
 
 
 def print_list(trials: Sequence[Trial], finished: _Results) -> None:
+    """What each experiment trains, then a line for every run, which programs may read."""
+    for one in dict.fromkeys(trial.experiment for trial in trials):
+        print(f"{one.name}: task {one.task}, scale {one.scale}, {one.workers} workers. {one.about}")
     for trial in trials:
-        state = "finished" if trial in finished else "to do"
-        print(f"{trial.name}  seed {trial.seed}  {state}  {trial.variant.recipe}")
+        state, task = "finished" if trial in finished else "to do", trial.experiment.task
+        print(f"{trial.name}  seed {trial.seed}  {state}  {task}  {trial.variant.recipe}")
 
 
 def print_tables(reproduction: Reproduction, results: _Results) -> None:

@@ -59,8 +59,9 @@ def test_only_and_list(tmp_path: Path) -> None:
     outcome = reproduce(tmp_path, "dgc", "--scale", "smoke", "--only", "*/dense")
     assert "run 1 of 1: cifar-4/dense" in outcome.output
     listed = reproduce(tmp_path, "dgc", "--scale", "smoke", "--list")
-    assert "cifar-4/dense  seed 0  finished" in listed.output
-    assert "cifar-4/dgc  seed 0  to do" in listed.output
+    assert "cifar-4/dense  seed 0  finished  gpt  dense" in listed.output
+    assert "cifar-4/dgc  seed 0  to do  gpt  dgc(0.001)" in listed.output
+    assert "cifar-4: task gpt, scale smoke, 4 workers. A tiny GPT on" in listed.output
     wrong = reproduce(tmp_path, "dgc", "--only", "nothing")
     assert wrong.exit_code == 1
     assert "Error: nothing here is named 'nothing'" in wrong.stderr
