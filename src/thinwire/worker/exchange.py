@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from torch import Tensor
@@ -22,7 +23,7 @@ from thinwire.worker.state import ExchangeState
 from thinwire.worker.stats import Tally
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: every wait for it is told what it waits for
 class Unit:
     """Pieces that travel together, in the order of all, and their gradients: flat, float32, CPU.
 
@@ -33,7 +34,7 @@ class Unit:
     flat: Mapping[str, Tensor]
     round: Round
 
-    @property
+    @cached_property
     def what(self) -> str:
         names = dict.fromkeys(piece.key.name for piece in self.pieces)
         return f"step {self.round.step}, gradients {', '.join(names)}"
