@@ -47,7 +47,7 @@ def test_ctrl_c_shows_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Crew, "_pass_on", _interrupting(Crew._pass_on))
     outcome = demo(tmp_path, "--steps", "10000")
     assert outcome.exit_code == INTERRUPTED, outcome.output
-    assert "Stopped by Ctrl-C. All processes are gone." in outcome.output
+    assert "Stopped. All processes are gone." in outcome.output
     assert "nothing to show" in outcome.output
     assert not (tmp_path / "report.html").exists()
 
@@ -70,16 +70,39 @@ def _interrupting(pass_on: Callable[[Crew, Say], None]) -> Callable[[Crew, Say],
 def test_a_killed_worker_is_named_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = Crew.start
-
-    def start_and_kill(crew: Crew) -> None:
-        start(crew)
-        crew._workers[1].process.kill()
-
-    monkeypatch.setattr(Crew, "start", start_and_kill)
+    monkeypatch.setattr(Crew, "start", _killing(Crew.start, "dense"))
     outcome = demo(tmp_path)
     assert outcome.exit_code == 1
     assert outcome.stderr == "Error: dense: worker 1 was killed by SIGKILL.\n"
+    assert "nothing to show" in outcome.stdout
+    assert "Ctrl-C" not in outcome.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_that_is_killed_later_costs_no_finished_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Crew, "start", _killing(Crew.start, "doublesqueeze(OneBit())"))
+    outcome = demo(tmp_path, "--json", str(tmp_path / "demo.json"))
+    assert outcome.exit_code == 1
+    assert outcome.stderr == "Error: doublesqueeze 1 bit: worker 1 was killed by SIGKILL.\n"
+    assert "After 3 steps:" in outcome.stdout
+    assert "Ctrl-C" not in outcome.stdout
+    assert (tmp_path / "report.html").read_text().count("<svg") == 2
+    found = json.loads((tmp_path / "demo.json").read_text())
+    assert not found["finished"]
+    assert [result["name"] for result in found["results"]] == ["dense"]
+
+
+def _killing(start: Callable[[Crew], None], recipe: str) -> Callable[[Crew], None]:
+    """Kill a worker of this recipe when it was started."""
+
+    def wrapped(crew: Crew) -> None:
+        start(crew)
+        if crew._plan.settings.recipe == recipe:
+            crew._workers[1].process.kill()
+
+    return wrapped
 
 
 def test_it_refuses_a_file_that_it_cannot_write_before_it_trains(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import click
 from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.cli.main import INTERRUPTED
 from thinwire.cli.out_file import OutFile
+from thinwire.errors import ThinwireError
 
 if TYPE_CHECKING:
     from thinwire.lab.demo import Result, Way
@@ -47,7 +48,8 @@ def demo(steps: int, seed: int, report: Path, json_file: Path | None) -> None:
     """Train a small GPT on the source of Python's standard library: dense beside compressed.
 
     A parameter server and two workers, as real processes on this machine, for each recipe in its
-    turn. Bytes are counted as they pass, frames and all. Ctrl-C stops and shows what there is.
+    turn. Bytes are counted as they pass, frames and all. Ctrl-C stops and shows what there is, and
+    so does a process that fails.
     """
     # Here, so that no other command loads it.
     from thinwire.cli.demo_view import introduction, print_introduction, print_results
@@ -65,31 +67,38 @@ def demo(steps: int, seed: int, report: Path, json_file: Path | None) -> None:
         first = plans[0][1]
         print_introduction(first)
         with Interrupts() as interrupts:
-            results = _train(plans, interrupts)
+            results, failure = _train(plans, interrupts)
     finished = len(results) == len(plans)
-    print_results(results, finished=finished)
+    print_results(results, interrupted=not finished and failure is None)
     if results:
         write_page(make_page(results, introduction(first), str(this_machine())), report)
         click.echo(f"\nReport: {report.resolve()}")
     if json_file is not None:
         _write(json_file, first, results, finished=finished)
+    if failure is not None:
+        raise failure
     if not finished:
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _train(plans: list[tuple[Way, Plan]], interrupts: Interrupts) -> list[Result]:
-    """The results of all ways that were finished before Ctrl-C."""
+def _train(
+    plans: list[tuple[Way, Plan]], interrupts: Interrupts
+) -> tuple[list[Result], ThinwireError | None]:
+    """The results of all ways that were finished before Ctrl-C or a failure, and the failure."""
     from thinwire.cli.demo_view import DemoProgress
     from thinwire.lab.demo import train
 
     results: list[Result] = []
     with DemoProgress(plans) as progress:
         for way, plan in plans:
-            result = train(way, plan, progress.follow(way), interrupts)
+            try:
+                result = train(way, plan, progress.follow(way), interrupts)
+            except ThinwireError as failure:
+                return results, failure
             if result is None:
                 break
             results.append(result)
-    return results
+    return results, None
 
 
 def _write(file: Path, plan: Plan, results: list[Result], *, finished: bool) -> None:

@@ -84,11 +84,11 @@ class DemoProgress(Bars):
             self._console.print(f"{name}: step {event.step}/{self._steps}, {state}")
 
 
-def print_results(results: Sequence[Result], *, finished: bool) -> None:
+def print_results(results: Sequence[Result], *, interrupted: bool) -> None:
     """The tables, and what they mean in sentences."""
     console = wrapped_console()
-    if not finished:
-        console.print("\nStopped by Ctrl-C. All processes are gone.")
+    if interrupted:
+        console.print("\nStopped. All processes are gone.")
     if not results:
         console.print("Nothing was finished yet, so there is nothing to show.")
         return
