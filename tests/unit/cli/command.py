@@ -13,20 +13,32 @@ from types import TracebackType
 
 DEADLINE_SECONDS = 90.0
 
-_PROGRAM = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "signal.signal(signal.SIGHUP, signal.SIG_DFL);"
-    "from thinwire.cli.main import main; main()"
-)
-"""Signals work, even if the tests were started by a shell that ignores them."""
+_SIGNALS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
+"""They work, even if the tests were started by a shell that ignores them."""
+
+_MAIN = """
+from thinwire.cli.main import main
+main()
+"""
+
+TERMINAL = """
+import fcntl, termios
+fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+"""
+"""Makes stdout the terminal that this process belongs to: it gets SIGHUP when that is closed."""
 
 
 class Command:
-    """Within a ``with`` it runs; what it is still doing after the deadline or the end is killed."""
+    """Runs within a ``with``, and is killed at its end or at the deadline. ``before`` is what its
+    process does first."""
 
-    def __init__(self, *arguments: str, stdout: int = subprocess.PIPE) -> None:
+    def __init__(self, *arguments: str, before: str = "", stdout: int = subprocess.PIPE) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *arguments],
+            [sys.executable, "-c", _SIGNALS + before + _MAIN, *arguments],
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,

@@ -6,11 +6,14 @@ import signal
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
+from thinwire.lab.train.silence import silence_closed
+
 
 class Interrupts(AbstractContextManager["Interrupts"]):
     """Notes the first Ctrl-C (or SIGTERM) while it is entered; the second is a KeyboardInterrupt.
 
-    For simulated workers it is all that is needed to ``Stop``.
+    SIGHUP is noted, too, however often it comes: a terminal that is closed sends several. For
+    simulated workers this is all that is needed to ``Stop``.
     """
 
     def __init__(self) -> None:
@@ -23,9 +26,10 @@ class Interrupts(AbstractContextManager["Interrupts"]):
         return self.asked
 
     def __enter__(self) -> Interrupts:
-        self._earlier = {
-            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+            numbers.append(signal.SIGHUP)
+        self._earlier = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
     def __exit__(
@@ -38,6 +42,8 @@ class Interrupts(AbstractContextManager["Interrupts"]):
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if number == signal.SIGHUP:
+            silence_closed()
+        elif self.asked:
             raise KeyboardInterrupt
         self.asked = True
