@@ -193,6 +193,18 @@ def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_saved(tmp_path: Pa
     assert without_seconds(run(plan)) == without_seconds(expected)
 
 
+def test_a_log_that_cannot_be_written_is_a_sentence_too(tmp_path: Path) -> None:
+    expected = run(gpt(tmp_path / "whole"))
+    plan, sentence = gpt(tmp_path / "full"), r"log\.jsonl cannot be written: File too large;"
+    with file_limit(100), pytest.raises(ThinwireError, match=sentence):
+        run(plan)
+    run(plan, stop_at=7)
+    used = (plan.out / NAME).stat().st_size
+    with file_limit(used + 10), pytest.raises(ThinwireError, match=sentence):
+        run(plan)
+    assert without_seconds(run(plan)) == without_seconds(expected)
+
+
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     run(gpt(tmp_path), stop_at=2)
     with pytest.raises(ConfigError, match="has another run in it, with seed 0, not 1: give a new"):

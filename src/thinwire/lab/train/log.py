@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,10 +33,10 @@ class RunLog:
             if not nbytes:
                 self._add(json.dumps(_first(record)))
         except OSError as error:
-            self._file.close()
+            self.close()
             raise cannot_write(self.path, error) from error
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def write(self, event: Event) -> None:
@@ -53,7 +54,9 @@ class RunLog:
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        # It tries once more to write what did not fit, of which ``write`` has told already.
+        with suppress(OSError):
+            self._file.close()
 
 
 def cannot_write(path: Path, error: BaseException) -> ThinwireError:
