@@ -11,7 +11,7 @@ import click
 
 from thinwire.cli.json_file import JSON_FILE, write_json
 from thinwire.cli.main import INTERRUPTED
-from thinwire.cli.out_file import OutFile
+from thinwire.cli.out_file import OutFile, write_text
 from thinwire.errors import ThinwireError
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ def demo(steps: int, seed: int, report: Path, json_file: Path | None) -> None:
     from thinwire.lab.bench.machine import this_machine
     from thinwire.lab.demo import plan_of, ways
     from thinwire.lab.demo_report import make_page
-    from thinwire.lab.report.page import write_page
     from thinwire.lab.train.stopping import Interrupts
 
     with tempfile.TemporaryDirectory(prefix="thinwire-demo-") as folder:
@@ -71,7 +70,8 @@ def demo(steps: int, seed: int, report: Path, json_file: Path | None) -> None:
     finished = len(results) == len(plans)
     print_results(results, interrupted=not finished and failure is None)
     if results:
-        write_page(make_page(results, introduction(first), str(this_machine())), report)
+        page = make_page(results, introduction(first), str(this_machine()))
+        write_text(report, page.html())
         click.echo(f"\nReport: {report.resolve()}")
     if json_file is not None:
         _write(json_file, first, results, finished=finished)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from thinwire.cli.out_file import OutFile, replacing
-from thinwire.errors import ThinwireError
+from thinwire.cli.out_file import OutFile, write_text
 
 JSON_FILE = OutFile(allow_dash=True)
 
@@ -18,9 +17,5 @@ def write_json(path: Path, value: object, *, allow_nan: bool = True) -> None:
     text = json.dumps(value, indent=1, allow_nan=allow_nan) + "\n"
     if path == Path("-"):
         click.echo(text, nl=False)
-        return
-    try:
-        with replacing(path) as file:
-            file.write_text(text)
-    except OSError as error:
-        raise ThinwireError(f"{path} cannot be written: {error.strerror}") from error
+    else:
+        write_text(path, text)

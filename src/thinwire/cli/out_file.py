@@ -12,6 +12,8 @@ from pathlib import Path
 
 import click
 
+from thinwire.errors import ThinwireError
+
 
 class OutFile(click.Path):
     """A file that can be written. With ``make_folder`` the command makes folders that are missing;
@@ -52,6 +54,16 @@ def _problem(folder: Path, *, make: bool) -> str:
             return ""
     except OSError as error:
         return f"no file can be made in {folder}: {error.strerror}"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write it whole, or leave what was there. Folders that are missing are made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ThinwireError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextmanager

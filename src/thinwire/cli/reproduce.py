@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from thinwire.cli.main import INTERRUPTED
+from thinwire.cli.out_file import write_text
 
 _Folder = click.Path(file_okay=False, path_type=Path)
 SEEDS = {"smoke": 1, "small": 3, "paper": 3}
@@ -68,7 +69,6 @@ def reproduce(
         print_list,
         print_tables,
     )
-    from thinwire.lab.report.page import write_page
     from thinwire.lab.reproduce.execute import Executor
     from thinwire.lab.reproduce.links import read_links
     from thinwire.lab.reproduce.plan import trials
@@ -99,7 +99,7 @@ def reproduce(
             sizes=tuple(map(measure, plan.sizes)),
             links=links,
         )
-        write_page(page, out / "report.html")
+        write_text(out / "report.html", page.html())
     print_end(out, finished=len(done), planned=len(chosen), reported=bool(results))
     if len(done) < len(chosen):
         raise click.exceptions.Exit(INTERRUPTED)

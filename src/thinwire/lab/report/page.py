@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from pathlib import Path
 from typing import Protocol
-
-from thinwire.errors import ThinwireError
 
 
 class Block(Protocol):
@@ -64,11 +61,3 @@ class Page:
             f"<title>{escape(self.title)}</title><style>\n{style}</style></head>\n"
             f"<body><h1>{escape(self.title)}</h1>\n{body}\n</body></html>\n"
         )
-
-
-def write_page(page: Page, path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page.html(), encoding="utf-8")
-    except OSError as error:
-        raise ThinwireError(f"{path} cannot be written: {error.strerror}") from error
