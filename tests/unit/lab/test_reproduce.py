@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.test_log_full import file_limit
 from thinwire.errors import ConfigError, NonFiniteError, ThinwireError
 from thinwire.lab.reproduce.execute import Executor
 from thinwire.lab.reproduce.links import read_links
@@ -195,6 +196,13 @@ def test_a_result_is_kept_whole_and_another_plans_is_refused(tmp_path: Path) -> 
     (tmp_path / "results" / f"{trial.folder}.json").write_text("{")
     with pytest.raises(ThinwireError, match="delete it to run it again"):
         store.load(trial)
+
+
+def test_a_result_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    store, trial = Store(tmp_path), trials(SMOKE, seeds=1)[1]
+    with file_limit(100), pytest.raises(ThinwireError, match="cannot be written: File too large"):
+        store.save(trial, result(3.0, 2.0))
+    assert not list((tmp_path / "results").iterdir())
 
 
 class Silent:

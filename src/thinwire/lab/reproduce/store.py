@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from thinwire.errors import ConfigError, ThinwireError
@@ -49,6 +50,8 @@ class Store:
             fresh.write_text(json.dumps(result.as_json(trial), indent=1, allow_nan=False) + "\n")
             fresh.rename(path)
         except OSError as error:
+            with suppress(OSError):
+                fresh.unlink()
             raise cannot_write(path, error) from error
         shutil.rmtree(self.run_folder(trial), ignore_errors=True)
 
