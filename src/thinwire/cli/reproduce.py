@@ -82,7 +82,7 @@ def reproduce(
     everything = trials(plan, seeds=seeds or SEEDS[scale])
     chosen = trials(plan, seeds=seeds or SEEDS[scale], only=only)
     links = None if links_file is None else read_links(links_file)
-    executor = Executor(Store(out), data)
+    executor = Executor(Store(out), data, command=_command())
     if list_only:
         print_list(chosen, executor.finished(chosen))
         return

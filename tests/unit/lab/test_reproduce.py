@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,25 @@ def test_finished_trials_are_not_run_again(tmp_path: Path) -> None:
     assert both[chosen[0]] == first[chosen[0]]
     assert both[chosen[1]].pushed < both[chosen[0]].pushed / 50
     assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_result_says_when_it_was_made_and_how(tmp_path: Path) -> None:
+    (trial,) = trials(SMOKE, seeds=1, only=["*/dense"])
+    command, began = "thinwire reproduce dgc --scale smoke", datetime.now(timezone.utc)
+    executor = Executor(Store(tmp_path), None, command=command)
+    executor.run([trial], Silent(), Interrupts())
+    path = tmp_path / "results" / f"{trial.folder}.json"
+    values = json.loads(path.read_text())
+    assert values["command"] == command
+    date = datetime.fromisoformat(values["date"])
+    assert date.utcoffset() == timedelta(0)
+    assert timedelta(seconds=-1) <= date - began < timedelta(minutes=5)
+    assert Store(tmp_path).load(trial) == executor.finished([trial])[trial]
+    del values["command"], values["date"]  # as files were before
+    path.write_text(json.dumps(values))
+    older = Store(tmp_path).load(trial)
+    assert older is not None
+    assert (older.command, older.date) == ("", "")
 
 
 def test_a_trial_that_diverges_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
@@ -34,11 +35,13 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """``data`` is the folder of data sets; ``threads`` are those of a run."""
+    """``data`` is the folder of data sets; ``threads`` are those of a run. ``command`` is what the
+    user typed, for the results."""
 
     store: Store
     data: Path | None
     threads: int = 1
+    command: str = ""
 
     def finished(self, trials: Iterable[Trial]) -> Results:
         found = ((trial, self.store.load(trial)) for trial in trials)
@@ -82,7 +85,15 @@ class Executor:
                 events = result.events
                 if not result.finished:
                     return None
-        return TrialResult(plan.record(), str(this_machine()), plan.dense_nbytes, diverged, events)
+        return TrialResult(
+            plan.record(),
+            str(this_machine()),
+            plan.dense_nbytes,
+            diverged,
+            events,
+            command=self.command,
+            date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
 
     def _settings(self, trial: Trial) -> RunSettings:
         experiment = trial.experiment

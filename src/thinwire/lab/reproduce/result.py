@@ -16,13 +16,17 @@ Curve = tuple[tuple[float, float], ...]
 @dataclass(frozen=True, slots=True)
 class TrialResult:
     """``diverged`` is why there is no outcome; empty if there is one. ``settings`` are those of the
-    run (``Plan.record``), ``dense_nbytes`` those of a gradient in 32 bits."""
+    run (``Plan.record``), ``dense_nbytes`` those of a gradient in 32 bits. ``command`` is the one
+    that finished it, at ``date`` (ISO 8601, UTC); both are empty in files that are older than they
+    are."""
 
     settings: dict[str, Any]
     machine: str
     dense_nbytes: int
     diverged: str
     events: tuple[Event, ...]
+    command: str = ""
+    date: str = ""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -48,6 +52,8 @@ class TrialResult:
         return {
             "trial": identity(trial),
             "settings": self.settings,
+            "command": self.command,
+            "date": self.date,
             "machine": self.machine,
             "dense_nbytes": self.dense_nbytes,
             "diverged": self.diverged,
@@ -79,6 +85,8 @@ def result_from_json(values: dict[str, Any]) -> TrialResult:
         dense_nbytes=values["dense_nbytes"],
         diverged=values["diverged"],
         events=tuple(read_values(event) for event in values["events"]),
+        command=values.get("command", ""),
+        date=values.get("date", ""),
     )
 
 
