@@ -67,14 +67,14 @@ def demo(steps: int, seed: int, report: Path, json_file: Path | None) -> None:
         print_introduction(first)
         with Interrupts() as interrupts:
             results, failure = _train(plans, interrupts)
-    finished = len(results) == len(plans)
-    print_results(results, interrupted=not finished and failure is None)
-    if results:
-        page = make_page(results, introduction(first), str(this_machine()))
-        write_text(report, page.html())
-        click.echo(f"\nReport: {report.resolve()}")
-    if json_file is not None:
-        _write(json_file, first, results, finished=finished)
+            finished = len(results) == len(plans)
+            print_results(results, interrupted=not finished and failure is None)
+            if results:
+                page = make_page(results, introduction(first), str(this_machine()))
+                write_text(report, page.html())
+                click.echo(f"\nReport: {report.resolve()}")
+            if json_file is not None:
+                _write(json_file, first, results, finished=finished)
     if failure is not None:
         raise failure
     if not finished:

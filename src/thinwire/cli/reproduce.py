@@ -86,21 +86,22 @@ def reproduce(
     if list_only:
         print_list(chosen, executor.finished(chosen))
         return
-    with Interrupts() as interrupts, ReproduceProgress(len(chosen)) as progress:
-        done = executor.run(chosen, progress, interrupts)
-    results = executor.finished(everything)
-    print_tables(plan, results)
-    if results:
-        page = make_page(
-            plan,
-            results,
-            planned=len(everything),
-            command=_command(),
-            sizes=tuple(map(measure, plan.sizes)),
-            links=links,
-        )
-        write_text(out / "report.html", page.html())
-    print_end(out, finished=len(done), planned=len(chosen), reported=bool(results))
+    with Interrupts() as interrupts:
+        with ReproduceProgress(len(chosen)) as progress:
+            done = executor.run(chosen, progress, interrupts)
+        results = executor.finished(everything)
+        print_tables(plan, results)
+        if results:
+            page = make_page(
+                plan,
+                results,
+                planned=len(everything),
+                command=_command(),
+                sizes=tuple(map(measure, plan.sizes)),
+                links=links,
+            )
+            write_text(out / "report.html", page.html())
+        print_end(out, finished=len(done), planned=len(chosen), reported=bool(results))
     if len(done) < len(chosen):
         raise click.exceptions.Exit(INTERRUPTED)
 

@@ -126,9 +126,9 @@ def train(
     As in the paper:   thinwire train resnet110 --recipe dgc --scale paper \\
                          --data DIR --out runs/dgc
 
-    Ctrl-C saves and stops. The same command goes on from there: with simulated workers the result
-    is that of a run that was not stopped, bit for bit. OUT/log.jsonl has a line for every epoch and
-    evaluation.
+    Ctrl-C saves and stops; a third one ends at once, without. The same command goes on from there:
+    with simulated workers the result is that of a run that was not stopped, bit for bit.
+    OUT/log.jsonl has a line for every epoch and evaluation.
     """
     # Here, so that no other command loads it.
     from thinwire.cli.train_view import TrainProgress, print_introduction, print_result
@@ -157,11 +157,12 @@ def train(
     plan = prepare(settings)
     with Run(plan) as run:
         print_introduction(plan, start=run.start)
-        with Interrupts() as interrupts, TrainProgress(plan, start=run.start) as progress:
-            result = run.train(progress.show, interrupts)
-    print_result(plan, result)
-    if json_file is not None:
-        _write(json_file, plan, result)
+        with Interrupts() as interrupts:
+            with TrainProgress(plan, start=run.start) as progress:
+                result = run.train(progress.show, interrupts)
+            print_result(plan, result)
+            if json_file is not None:
+                _write(json_file, plan, result)
     if not result.finished:
         raise click.exceptions.Exit(INTERRUPTED)
 

@@ -70,3 +70,14 @@ def test_sighup_stops_the_demo(tmp_path: Path) -> None:
         code, stdout, stderr = command.end()
     assert (code, stderr) == (INTERRUPTED, "")
     assert "Stopped. All processes are gone." in stdout
+
+
+@pytest.mark.parametrize("backend", ["server", slow("virtual"), slow("ddp")])
+def test_a_second_signal_does_not_prevent_saving(backend: str, tmp_path: Path) -> None:
+    with Command(*train(tmp_path, backend)) as command:
+        command.read_until("step 10, epoch 1:")
+        command.process.send_signal(signal.SIGINT)
+        command.process.send_signal(signal.SIGTERM)  # two of a kind may arrive as one
+        code, stdout, stderr = command.end()
+    assert (code, stderr) == (INTERRUPTED, "")
+    assert STOPPED in stdout

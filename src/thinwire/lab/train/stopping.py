@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import signal
+import time
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
 from thinwire.lab.train.silence import silence_closed
 
+PATIENCE_SECONDS = 1.0
+"""So long after the first Ctrl-C no other counts, as when the key is held down."""
+
 
 class Interrupts(AbstractContextManager["Interrupts"]):
-    """Notes the first Ctrl-C (or SIGTERM) while it is entered; the second is a KeyboardInterrupt.
+    """Notes Ctrl-C (or SIGTERM) while it is entered. The second changes nothing, so that what the
+    first began is finished; a later one is a KeyboardInterrupt.
 
     SIGHUP is noted, too, however often it comes: a terminal that is closed sends several. For
     simulated workers this is all that is needed to ``Stop``.
@@ -18,6 +23,7 @@ class Interrupts(AbstractContextManager["Interrupts"]):
 
     def __init__(self) -> None:
         self.asked = False
+        self._count, self._first = 0, 0.0
 
     def before(self, step: int) -> None:
         """Nobody else has to know."""
@@ -44,6 +50,12 @@ class Interrupts(AbstractContextManager["Interrupts"]):
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             silence_closed()
-        elif self.asked:
+        elif self._is_too_many(time.monotonic()):
             raise KeyboardInterrupt
         self.asked = True
+
+    def _is_too_many(self, now: float) -> bool:
+        self._count += 1
+        if self._count == 1:
+            self._first = now
+        return self._count > 2 and now - self._first > PATIENCE_SECONDS
