@@ -24,6 +24,7 @@ def plot_links(report: LinksReport, file: Path) -> None:
     matplotlib: Any = importlib.import_module("matplotlib.figure")
     figure = matplotlib.Figure(figsize=(10, 6), layout="constrained")
     axes = figure.subplots()
+    axes.set_prop_cycle(color=importlib.import_module("matplotlib").colormaps["tab20"].colors)
     rates = report.rates()
     for case in dict.fromkeys(row.case for row in report.rows):
         rows = [row for row in report.rows if row.case == case]
