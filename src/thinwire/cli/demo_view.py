@@ -20,7 +20,7 @@ from thinwire.lab.demo_report import (
     measured,
     verdicts,
 )
-from thinwire.lab.train.events import Event, Progress
+from thinwire.lab.train.events import Event, Progress, Warned
 from thinwire.lab.train.plan import Plan
 
 PLAIN_LINES = 5
@@ -72,6 +72,8 @@ class DemoProgress(Bars):
         def show(event: Event) -> None:
             if isinstance(event, Progress):
                 self._show(way.name, event)
+            elif isinstance(event, Warned):
+                self._console.print(f"{way.name}: worker {event.worker} warns: {event.text}")
 
         return show
 

@@ -8,7 +8,7 @@ import rich.progress
 from rich.console import Console
 
 from thinwire.cli.bars import Bars
-from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome, Progress
+from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome, Progress, Warned
 from thinwire.lab.train.plan import Plan
 from thinwire.lab.train.run import Result
 from thinwire.lab.train.summary import last
@@ -60,6 +60,8 @@ class TrainProgress(Bars):
         elif isinstance(event, Evaluation):
             self._score = f", {event.metric} {event.value:.2f}"
             self._console.print(f"step {event.step}, epoch {event.epoch:.4g}: {score(event)}")
+        elif isinstance(event, Warned):
+            self._console.print(f"worker {event.worker} warns: {event.text}", style="yellow")
 
     def _show_step(self, event: Progress) -> None:
         left = self._left(event.step, time.monotonic())

@@ -15,12 +15,13 @@ import tempfile
 import threading
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from thinwire.errors import WorkerLost
 from thinwire.lab.train.agreement import Agreement
-from thinwire.lab.train.events import Outcome, read_event
+from thinwire.lab.train.events import Outcome, Warned, read_event
 from thinwire.lab.train.loop import Say
 from thinwire.lab.train.orders import SERVER, WORKER, Order
 from thinwire.lab.train.plan import Plan
@@ -108,7 +109,7 @@ class Crew(AbstractContextManager["Crew"]):
         self._plan, self._meeting = plan, meeting
         self._servers: list[Member] = []
         self._workers: list[Member] = []
-        self._finished = False
+        self._step, self._finished = 0, False
 
     def start(self) -> None:
         settings = self._plan.settings
@@ -130,25 +131,36 @@ class Crew(AbstractContextManager["Crew"]):
             if interrupts.asked:
                 agreement.ask()
             self._pass_on(say)
-            self._check()
-        self._workers[0].end()  # so that all it said has been read
-        while not self._workers[0].lines.empty():
-            self._pass_on(say)
-        self._check()
+            self._check(say)
+        for worker in self._workers:
+            worker.end()  # so that all it said has been read
+        self._pass_all_on(say)
+        self._check(say)
         return self._finished
 
-    def _pass_on(self, say: Say) -> None:
-        line = self._workers[0].line(_LOOK_SECONDS)
-        if line is not None:
-            event = read_event(line)
-            say(event)
-            self._finished = isinstance(event, Outcome)
+    def _pass_all_on(self, say: Say) -> None:
+        while any(not worker.lines.empty() for worker in self._workers):
+            self._pass_on(say)
 
-    def _check(self) -> None:
+    def _pass_on(self, say: Say) -> None:
+        """What rank 0 says, for which it waits, and what the others warn of."""
+        for rank, worker in enumerate(self._workers):
+            line = worker.line(0.0 if rank else _LOOK_SECONDS)
+            if line is None:
+                continue
+            event = read_event(line)
+            if isinstance(event, Warned):
+                say(replace(event, step=self._step))
+                continue
+            self._step, self._finished = event.step, isinstance(event, Outcome)
+            say(event)
+
+    def _check(self, say: Say) -> None:
         members = [*self._servers, *self._workers]
         if not any(member.failed for member in members):
             return
         time.sleep(_BLAME_SECONDS)
+        self._pass_all_on(say)  # of which some may tell why
         failed = [member for member in members if member.failed]
         first = next((member for member in failed if member.killed), failed[0])
         raise WorkerLost(

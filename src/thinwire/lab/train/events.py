@@ -62,9 +62,22 @@ class Outcome:
     value: float
 
 
-Event: TypeAlias = Progress | Epoch | Evaluation | Outcome
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something that a worker could not do as it should: gradient that was lost, for one. ``step``
+    is the newest that rank 0 has told of."""
 
-_KINDS: dict[str, type[Event]] = {one.kind: one for one in (Progress, Epoch, Evaluation, Outcome)}
+    kind: ClassVar[str] = "warning"
+    step: int
+    worker: int
+    text: str
+
+
+Event: TypeAlias = Progress | Epoch | Evaluation | Outcome | Warned
+
+_KINDS: dict[str, type[Event]] = {
+    one.kind: one for one in (Progress, Epoch, Evaluation, Outcome, Warned)
+}
 
 
 def write_event(event: Event) -> str:

@@ -2,8 +2,9 @@
 
     python -m thinwire.lab.train.process ORDER
 
-ORDER is JSON (see ``orders``). Worker 0 writes events to stdout. An error is one line on stderr.
-When stdin is closed, because whoever started it is gone, a process ends.
+ORDER is JSON (see ``orders``). Worker 0 writes events to stdout, the others only what they warn of.
+An error is one line on stderr. When stdin is closed, because whoever started it is gone, a process
+ends.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from thinwire.lab.train.agreement import Agreement
 from thinwire.lab.train.checkpoint import Keeper
 from thinwire.lab.train.ddp import DDPEngine
 from thinwire.lab.train.engine import DEADLINE_SECONDS, Engine
-from thinwire.lab.train.events import Event, write_event
-from thinwire.lab.train.loop import Loop, Say
+from thinwire.lab.train.events import Event
+from thinwire.lab.train.loop import Loop
 from thinwire.lab.train.orders import SERVER, Order, read_order
 from thinwire.lab.train.plan import Plan, prepare
 from thinwire.lab.train.server import ServerEngine
+from thinwire.lab.train.voice import Voice, Warnings
 from thinwire.server.server import Server
 from thinwire.spelling import read_recipe
 
@@ -46,7 +48,9 @@ def main() -> None:
         if order.role == SERVER:
             serve(order)
         else:
-            work(order, out)
+            voice = Voice(out)
+            logging.getLogger("thinwire").addHandler(Warnings(voice, order.rank))
+            work(order, voice)
     except ThinwireError as error:
         print(" ".join(str(error).split()), file=sys.stderr, flush=True)
         os._exit(1)
@@ -82,14 +86,14 @@ def serve(order: Order) -> None:
     server.run()
 
 
-def work(order: Order, out: TextIO) -> None:
+def work(order: Order, voice: Voice) -> None:
     """Train as one of the workers, until all is done or they agree to stop."""
     plan = prepare(order.settings)
     keeper = Keeper(plan.out, rank=order.rank, ranks=order.settings.workers)
     state = keeper.load()
     engine = _engine(plan, order, state and state["engine"])
     leads = order.rank == 0
-    loop = Loop(plan, engine, keeper, _say(out) if leads else _silent, leads=leads)
+    loop = Loop(plan, engine, keeper, voice.say if leads else _silent, leads=leads)
     if state is not None:
         loop.load(state)
     finished = loop.run(Agreement(Path(order.meeting), rank=order.rank))
@@ -103,13 +107,6 @@ def _engine(plan: Plan, order: Order, state: dict[str, Any] | None) -> Engine:
         Path(order.meeting), plan.settings.servers, deadline_seconds=DEADLINE_SECONDS
     )
     return ServerEngine(plan, order.rank, addresses, state)
-
-
-def _say(out: TextIO) -> Say:
-    def say(event: Event) -> None:
-        print(write_event(event), file=out, flush=True)
-
-    return say
 
 
 def _silent(event: Event) -> None:
