@@ -9,7 +9,8 @@ from torch import Tensor
 from thinwire import _native
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import Feedback, Moment, State
-from thinwire.fused import Change, FusedState
+from thinwire.fused import Change
+from thinwire.fused_state import FusedState
 from thinwire.gradient import pages
 from thinwire.gradient.pieces import Piece
 
