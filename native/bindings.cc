@@ -137,6 +137,51 @@ std::optional<std::string> read_payload(nb::handle payload, const Output& out, C
   return sentence(fault);
 }
 
+using Payloads = std::vector<std::unique_ptr<Bytes>>;
+using Check = Fault (*)(const uint8_t* payload, size_t nbytes, size_t n);
+
+Payloads views_of(const std::vector<nb::object>& objects) {
+  Payloads payloads;
+  for (const nb::object& object : objects) payloads.push_back(std::make_unique<Bytes>(object));
+  return payloads;
+}
+
+// What is wrong with the first of these payloads of n elements that is.
+Fault first_fault(const Payloads& payloads, size_t n, Check check) {
+  for (const auto& payload : payloads) {
+    if (const Fault fault = check(payload->data(), payload->size(), n)) return fault;
+  }
+  return {};
+}
+
+// Payloads that the caller has checked already, and must have.
+Payloads checked_payloads(const std::vector<nb::object>& objects, size_t n, Check check) {
+  Payloads payloads = views_of(objects);
+  require(!first_fault(payloads, n, check), "a payload is corrupt");
+  return payloads;
+}
+
+std::vector<const uint8_t*> starts_of(const Payloads& payloads) {
+  std::vector<const uint8_t*> starts;
+  for (const auto& payload : payloads) starts.push_back(payload->data());
+  return starts;
+}
+
+// If there is nothing wrong with any of them, apply(payloads, n).
+template <class Apply>
+std::optional<std::string> read_payloads(const std::vector<nb::object>& objects, const Output& out, Check check,
+                                         Apply apply) {
+  const Payloads payloads = views_of(objects);
+  const size_t n = numel(out);
+  Fault fault;
+  {
+    Unlocked unlocked;
+    fault = first_fault(payloads, n, check);
+    if (!fault) apply(payloads, n);
+  }
+  return sentence(fault);
+}
+
 struct Entries {
   explicit Entries(size_t capacity) : index(capacity), value(capacity) {}
   Scratch<uint32_t> index;
@@ -232,18 +277,6 @@ Written nonzero_encode(Input x, nb::handle out) {
   });
 }
 
-using Payloads = std::vector<std::unique_ptr<Bytes>>;
-
-// Sparse payloads of n elements.
-Payloads sparse_payloads(const std::vector<nb::object>& objects, size_t n) {
-  Payloads payloads;
-  for (const nb::object& object : objects) {
-    payloads.push_back(std::make_unique<Bytes>(object));
-    require(!sparse_check(payloads.back()->data(), payloads.back()->size(), n), "a payload is corrupt");
-  }
-  return payloads;
-}
-
 // The weighted sum of sparse payloads.
 Entries merge(const Payloads& payloads, size_t n, float weight) {
   std::vector<Entries> lists;
@@ -260,9 +293,9 @@ Entries merge(const Payloads& payloads, size_t n, float weight) {
 }
 
 // The weighted sum of sparse payloads as one sparse payload.
-Written sparse_sum(const std::vector<nb::object>& payloads, size_t n, float weight, nb::handle out) {
+Written sparse_merge_encode(const std::vector<nb::object>& payloads, size_t n, float weight, nb::handle out) {
   require(n <= kMaxNumel, "more than 2^31 - 1 elements");
-  const Payloads pushes = sparse_payloads(payloads, n);
+  const Payloads pushes = checked_payloads(payloads, n, sparse_check);
   return write_payload(out, any_list_nbytes(n), [&](uint8_t* payload) {
     Entries merged = merge(pushes, n, weight);
     return sparse_encode(merged.index.data(), merged.value.data(), merged.count, n, Values::kFloat32, payload);
@@ -298,7 +331,7 @@ Written topk_sum_step_encode(const std::vector<nb::object>& payloads, float weig
                              Select select, Values values, double most_squares, UndoLog* log, nb::handle out) {
   const size_t n = numel(residual);
   require(k <= n, "k is larger than the array");
-  const Payloads pushes = sparse_payloads(payloads, n);
+  const Payloads pushes = checked_payloads(payloads, n, sparse_check);
   return write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) -> size_t {
     const Entries gradient = merge(pushes, n, weight);
     if (!(sum_squares(gradient.value.data(), gradient.count) <= most_squares)) return 0;
@@ -344,13 +377,8 @@ Written onebit_sum_step_encode(const std::vector<nb::object>& payloads, float we
                                nb::handle out) {
   const size_t n = numel(wanted);
   require_lazy(n, block, wanted, wanted_to, scales, scales_to);
-  std::vector<std::unique_ptr<Bytes>> bytes;
-  std::vector<const uint8_t*> data;
-  for (const nb::object& payload : payloads) {
-    bytes.push_back(std::make_unique<Bytes>(payload));
-    require(!onebit_check(bytes.back()->data(), bytes.back()->size(), n), "a payload is corrupt");
-    data.push_back(bytes.back()->data());
-  }
+  const Payloads pushes = checked_payloads(payloads, n, onebit_check);
+  const std::vector<const uint8_t*> data = starts_of(pushes);
   if (!finite_factors({weight, keep})) return std::nullopt;
   return write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
     return onebit_sum_step(data.data(), data.size(), weight, n, keep, scale, block, {wanted.data(), wanted_to.data()},
@@ -358,29 +386,21 @@ Written onebit_sum_step_encode(const std::vector<nb::object>& payloads, float we
   });
 }
 
-std::optional<std::string> float32_sum_into(const std::vector<nb::object>& payloads, float weight, Output out) {
-  const size_t n = numel(out);
-  std::vector<std::unique_ptr<Bytes>> bytes;
-  std::vector<const uint8_t*> data;
-  for (const nb::object& payload : payloads) {
-    bytes.push_back(std::make_unique<Bytes>(payload));
-    if (bytes.back()->size() != 4 * n) return sentence({"nbytes", bytes.back()->size(), 4 * n});
-    data.push_back(bytes.back()->data());
-  }
-  Unlocked unlocked;
-  float32_sum(data.data(), data.size(), n, weight, out.data());
-  return std::nullopt;
+Fault float32_check(const uint8_t*, size_t nbytes, size_t n) {
+  return nbytes == 4 * n ? Fault{} : Fault{"nbytes", nbytes, 4 * n};
 }
 
 void bind_dense(nb::module_& m) {
   nb::enum_<Half>(m, "Half").value("FLOAT16", Half::kFloat16).value("BFLOAT16", Half::kBFloat16);
   m.def("float32_add", [](nb::handle payload, Output out, float weight) {
-    return read_payload(
-        payload, out,
-        [](const uint8_t*, size_t nbytes, size_t n) { return nbytes == 4 * n ? Fault{} : Fault{"nbytes", nbytes, 4 * n}; },
-        [&](const uint8_t* data, size_t, size_t n) { float32_add(data, n, weight, out.data()); });
+    return read_payload(payload, out, float32_check,
+                        [&](const uint8_t* data, size_t, size_t n) { float32_add(data, n, weight, out.data()); });
   }, "payload"_a, "out"_a.noconvert(), "weight"_a);
-  m.def("float32_sum", &float32_sum_into, "payloads"_a, "weight"_a, "out"_a.noconvert());
+  m.def("float32_sum", [](const std::vector<nb::object>& payloads, float weight, Output out) {
+    return read_payloads(payloads, out, float32_check, [&](const Payloads& all, size_t n) {
+      float32_sum(starts_of(all).data(), all.size(), n, weight, out.data());
+    });
+  }, "payloads"_a, "weight"_a, "out"_a.noconvert());
   m.def("half_encode", [](Half kind, Input x, nb::handle out) {
     const size_t n = numel(x);
     return write_payload(out, 2 * n, [&](uint8_t* payload) { return half_encode(kind, x.data(), n, payload) ? 2 * n : 0; });
@@ -419,6 +439,11 @@ void bind_sign(nb::module_& m) {
     return read_payload(payload, out, onebit_check,
                         [&](const uint8_t* data, size_t, size_t n) { onebit_add(data, n, weight, out.data()); });
   }, "payload"_a, "out"_a.noconvert(), "weight"_a);
+  m.def("onebit_sum", [](const std::vector<nb::object>& payloads, float weight, Output out) {
+    return read_payloads(payloads, out, onebit_check, [&](const Payloads& all, size_t n) {
+      onebit_sum(starts_of(all).data(), all.size(), n, weight, out.data());
+    });
+  }, "payloads"_a, "weight"_a, "out"_a.noconvert());
   m.def("onebit_step", &onebit_step_encode, "gradient"_a.noconvert(), "wanted"_a.noconvert(),
         "wanted_to"_a.noconvert(), "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "gain"_a,
         "keep"_a, "out"_a);
@@ -458,7 +483,7 @@ void bind_sparse(nb::module_& m) {
     const Bytes bytes(payload);
     return sentence(sparse_check(bytes.data(), bytes.size(), n));
   }, "payload"_a, "numel"_a);
-  m.def("sparse_sum", &sparse_sum, "payloads"_a, "numel"_a, "weight"_a, "out"_a);
+  m.def("sparse_merge", &sparse_merge_encode, "payloads"_a, "numel"_a, "weight"_a, "out"_a);
   m.def("sparse_decode", [](nb::handle payload, Output out) {
     return read_payload(payload, out, sparse_check, [&](const uint8_t* data, size_t nbytes, size_t n) {
       const Entries entries = unpack(data, nbytes, n);
@@ -472,6 +497,15 @@ void bind_sparse(nb::module_& m) {
       scatter_add(entries.index.data(), entries.value.data(), entries.count, weight, out.data());
     });
   }, "payload"_a, "out"_a.noconvert(), "weight"_a);
+  m.def("sparse_sum", [](const std::vector<nb::object>& payloads, float weight, Output out) {
+    return read_payloads(payloads, out, sparse_check, [&](const Payloads& all, size_t n) {
+      clear(out.data(), n);
+      for (const auto& payload : all) {
+        const Entries entries = unpack(payload->data(), payload->size(), n);
+        scatter_add(entries.index.data(), entries.value.data(), entries.count, weight, out.data());
+      }
+    });
+  }, "payloads"_a, "weight"_a, "out"_a.noconvert());
   m.def("sampled_threshold", [](Input x, double ratio, uint64_t seed) {
     return float_from_bits(sampled_threshold(x.data(), numel(x), ratio, seed));
   }, "x"_a.noconvert(), "ratio"_a, "seed"_a);

@@ -103,6 +103,8 @@ size_t onebit_encode(const float* x, size_t n, SignScale scale, size_t block, ui
 Fault onebit_check(const uint8_t* payload, size_t nbytes, size_t n);
 void onebit_decode(const uint8_t* payload, size_t n, float* dst);
 void onebit_add(const uint8_t* payload, size_t n, float weight, float* dst);
+// dst[i] = weight * decoded[0][i] + weight * decoded[1][i] + ..., added to zero in this order, in one pass.
+void onebit_sum(const uint8_t* const* payloads, size_t count, size_t n, float weight, float* dst);
 
 // Error feedback and encoding in one pass, with a lazy residual: `wanted` holds what was wanted last time and
 // `scales` the scales that were sent for it (all zeros: `wanted` is itself the residual), which together are

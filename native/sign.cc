@@ -32,6 +32,12 @@ SignView view_of(const uint8_t* payload, size_t n) {
   return {block, scales, signs, load<uint32_t>(payload + 4) == 0 ? nullptr : signs + bit_bytes(n)};
 }
 
+std::vector<SignView> views_of(const uint8_t* const* payloads, size_t count, size_t n) {
+  std::vector<SignView> views(count);
+  for (size_t w = 0; w < count; ++w) views[w] = view_of(payloads[w], n);
+  return views;
+}
+
 SignView last_view(size_t n, size_t block, const float* scales) {
   return {sign_block(n, block), reinterpret_cast<const uint8_t*>(scales), nullptr, nullptr};
 }
@@ -186,6 +192,13 @@ void onebit_add(const uint8_t* payload, size_t n, float weight, float* dst) {
            [&](Range range) { kernels().sign_add(view, range.begin, range.end, weight, dst); });
 }
 
+void onebit_sum(const uint8_t* const* payloads, size_t count, size_t n, float weight, float* dst) {
+  const std::vector<SignView> views = views_of(payloads, count, n);
+  const SignTotal total{views.data(), count, weight};
+  parallel(n, kGrain, count_parts(n, kGrain),
+           [&](Range range) { kernels().sign_total(total, range.begin, range.end, dst); });
+}
+
 size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, Advance wanted,
                    Advance scales, uint8_t* payload, double& squares) {
   const SignStep step{gradient, gains, wanted, last_view(n, block, scales.from)};
@@ -197,9 +210,8 @@ size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale
 
 size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weight, size_t n, float keep,
                        SignScale scale, size_t block, Advance wanted, Advance scales, uint8_t* payload) {
-  std::vector<SignView> views(count);
-  for (size_t w = 0; w < count; ++w) views[w] = view_of(payloads[w], n);
-  const SignSum sum{views.data(), count, weight, keep, wanted, last_view(n, block, scales.from)};
+  const std::vector<SignView> views = views_of(payloads, count, n);
+  const SignSum sum{{views.data(), count, weight}, keep, wanted, last_view(n, block, scales.from)};
   Encoding encoding(n, scale, block, payload);
   encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_sum(sum, job, begin, end); });
   return encoding.finish(wanted.to, scales.to);

@@ -48,10 +48,15 @@ struct SignStep {
   SignView last;  // only block and scales
 };
 
-struct SignSum {
+// The weighted sum of some payloads.
+struct SignTotal {
   const SignView* payloads;
   size_t count;
   float weight;
+};
+
+struct SignSum {
+  SignTotal total;
   float keep;
   Advance wanted;
   SignView last;
@@ -110,6 +115,7 @@ struct Kernels {
   void (*sign_sum)(const SignSum& sum, const SignJob& job, size_t begin, size_t end);
   void (*sign_decode)(const SignView& view, size_t begin, size_t end, float* dst);
   void (*sign_add)(const SignView& view, size_t begin, size_t end, float weight, float* dst);
+  void (*sign_total)(const SignTotal& total, size_t begin, size_t end, float* dst);
   void (*sign_settle)(const SignView& last, size_t begin, size_t end, float* wanted);
 
   void (*collect)(const float* x, size_t begin, size_t end, uint32_t threshold, Found& found);

@@ -25,6 +25,7 @@ constexpr Kernels make_kernels(const char* name) {
           sign_sum_kernel<V>,
           sign_decode_kernel<V>,
           sign_add_kernel<V>,
+          sign_total_kernel<V>,
           sign_settle_kernel<V>,
           collect_kernel<V>,
           collect_residual_kernel<V>,

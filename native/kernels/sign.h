@@ -79,18 +79,25 @@ struct StepSource {
   }
 };
 
+// The run that starts at i of a sum of payloads.
+template <class V>
+inline void total_run(const SignTotal& total, size_t i, size_t count, typename V::F (&out)[4]) {
+  for (int j = 0; j < 4; ++j) out[j] = V::set(0.0f);
+  for (size_t w = 0; w < total.count; ++w) {
+    const uint64_t word = load_bits<V>(total.payloads[w].signs + i / 8, count);
+    const float scale = run_scale(total.payloads[w], i) * total.weight;
+    for (int j = 0; j < 4; ++j) out[j] = V::add(out[j], signed_scale<V>(word, j, scale));
+  }
+}
+
 template <class V>
 struct SumSource {
   static constexpr bool kGradient = false;
   const SignSum& sum;
   Wanted<V> wanted;
   inline void run(size_t i, size_t count, typename V::F (&out)[4], QuickSquares<V>&) const {
-    typename V::F total[4] = {V::set(0.0f), V::set(0.0f), V::set(0.0f), V::set(0.0f)};
-    for (size_t w = 0; w < sum.count; ++w) {
-      const uint64_t word = load_bits<V>(sum.payloads[w].signs + i / 8, count);
-      const float scale = run_scale(sum.payloads[w], i) * sum.weight;
-      for (int j = 0; j < 4; ++j) total[j] = V::add(total[j], signed_scale<V>(word, j, scale));
-    }
+    typename V::F total[4];
+    total_run<V>(sum.total, i, count, total);
     const typename V::F keep = V::set(sum.keep);
     wanted.load(i, count, out);
     subtract_sent<V>(out, sum.last, i);
@@ -186,6 +193,17 @@ void sign_add_kernel(const SignView& view, size_t begin, size_t end, float weigh
     load_run<V>(dst + i, count, x);
     for (int j = 0; j < 4; ++j) x[j] = V::add(x[j], signed_scale<V>(word, j, scale));
     store_run<V>(dst + i, count, x);
+  }
+}
+
+template <class V>
+void sign_total_kernel(const SignTotal& total, size_t begin, size_t end, float* dst) {
+  const Writer<V> writer(dst, end - begin, false);
+  for (size_t i = begin; i < end; i += kRun) {
+    const size_t count = run_length<V>(i, end);
+    typename V::F x[4];
+    total_run<V>(total, i, count, x);
+    writer.store(i, count, x);
   }
 }
 

@@ -168,6 +168,25 @@ void fused_sum() {
   }
 }
 
+void summing() {
+  for (const size_t n : awkward_sizes()) {
+    const Bytes a = encode(gradient(n, 1).data(), n, SignScale::kL1, 0);
+    const Bytes b = encode(gradient(n, 2).data(), n, SignScale::kL2, 128);
+    const uint8_t* payloads[] = {a.data(), b.data(), a.data()};
+    choose_kernels("scalar");
+    std::vector<float> expected(n);
+    for (const uint8_t* payload : payloads) onebit_add(payload, n, 0.3f, expected.data());
+    under_every_setting([&] {
+      Unaligned anywhere(gradient(n, 3));
+      Aligned aligned(gradient(n, 3));
+      onebit_sum(payloads, 3, n, 0.3f, anywhere.data());
+      onebit_sum(payloads, 3, n, 0.3f, aligned.data());
+      CHECK(same_bits(anywhere.data(), expected.data(), n));
+      CHECK(same_bits(aligned.data(), expected.data(), n));
+    });
+  }
+}
+
 void huge_and_non_finite_values() {
   // The mean overflows a float on the way, and is above the largest scale.
   std::vector<float> x(1000, 3e38f);
@@ -189,6 +208,7 @@ Suite sign_suite() {
            {"decoding_and_adding", decoding_and_adding},
            {"fused_step", fused_step},
            {"fused_sum", fused_sum},
+           {"summing", summing},
            {"huge_and_non_finite_values", huge_and_non_finite_values}}};
 }
 

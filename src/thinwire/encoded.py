@@ -34,11 +34,12 @@ class Encoded:
 
 def add_up(pushes: Sequence[Encoded], weight: float, out: Tensor) -> None:
     """Do ``out = weight * (sum of pushes)``, in their order. float32 ones may be views of it."""
-    dense = [push.wire_id == Float32.wire_id for push in pushes]
-    if all(dense):
-        Float32.sum([push.payload for push in pushes], out, weight=weight)
+    kinds = {push.wire_id for push in pushes}
+    if len(kinds) == 1:
+        payloads = [push.payload for push in pushes]
+        registry.sum_up(kinds.pop(), payloads, out, weight=weight)
         return
-    total = torch.zeros_like(out) if any(dense) else out.zero_()
+    total = torch.zeros_like(out) if Float32.wire_id in kinds else out.zero_()
     for push in pushes:
         registry.add(push.wire_id, push.payload, total, weight=weight)
     if total is not out:

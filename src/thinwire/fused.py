@@ -198,7 +198,7 @@ class _SparseSum:
         numel: int,
     ) -> int:
         _check_lists(payloads, self.codec.name, numel)
-        return finite(_native.sparse_sum(payloads, numel, weight, out), self.codec.name)
+        return finite(_native.sparse_merge(payloads, numel, weight, out), self.codec.name)
 
 
 @dataclass(frozen=True, slots=True)

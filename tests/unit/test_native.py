@@ -152,7 +152,9 @@ ENCODERS: dict[str, Callable[[Tensor, memoryview], int | None]] = {
         out,
     )[0],
     "nonzero": _native.nonzero_encode,
-    "sparse sum": lambda x, out: _native.sparse_sum([tw.Nonzero().encode(x, seed=0)], 8, 1.0, out),
+    "sparse merge": lambda x, out: _native.sparse_merge(
+        [tw.Nonzero().encode(x, seed=0)], 8, 1.0, out
+    ),
     "dither": lambda x, out: _native.dither_encode(x, 4, LINEAR, _native.Norm.MAX, 0, out),
     "dither l2": lambda x, out: _native.dither_encode(x, 4, LINEAR, _native.Norm.L2, 0, out),
     "float32": lambda x, out: tw.Float32().encode_into(x, out, seed=0),
@@ -167,7 +169,7 @@ MOST_NBYTES = {
     "topk step": tw.TopK(0.25).max_nbytes(8),
     "dgc step": tw.TopK(0.25).max_nbytes(8),
     "nonzero": tw.Nonzero().max_nbytes(8),
-    "sparse sum": tw.Nonzero().max_nbytes(8),
+    "sparse merge": tw.Nonzero().max_nbytes(8),
     "dither": tw.Dither(4).max_nbytes(8),
     "dither l2": tw.Dither(4, norm="l2").max_nbytes(8),
     "float32": 32,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -168,6 +169,26 @@ class AddsBeforeItLooks(Good):
         Methods.decode(payload, decoded)
 
 
+class SumsUpOntoWhatIsThere(Good):
+    """Payload: added to what was in memory before."""
+
+    @staticmethod
+    def sum(payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
+        for payload in payloads:
+            decoded = torch.empty_like(out)
+            Methods.decode(payload, decoded)
+            out.add_(decoded * weight)
+
+
+class SumsUpBeforeItLooks(Good):
+    """Payload: refused too late."""
+
+    @staticmethod
+    def sum(payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
+        out.zero_()
+        SumsUpOntoWhatIsThere.sum(payloads, out, weight=weight)
+
+
 class WritesSomethingElse(Good):
     """Payload: as Good, unless it is written."""
 
@@ -255,6 +276,8 @@ BROKEN: list[tuple[Codec, str]] = [
     (WritesIntoTooLittle(), "encode_into took less room than max_nbytes"),
     (AddsWithoutItsWeight(), "add is not decode, multiply"),
     (AddsBeforeItLooks(), "add refused a payload but changed"),
+    (SumsUpOntoWhatIsThere(), "sum is not zero plus"),
+    (SumsUpBeforeItLooks(), "sum refused a payload but changed"),
     (CanBeChanged(), "its fields can be changed"),
     (ForgetsItsSettings(level=4), "is not the codec"),
     (CannotBeSpelled(), "repr"),

@@ -7,6 +7,7 @@ leaves out is remembered by ``feedback``; how its bytes travel is up to ``wire``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -86,6 +87,18 @@ class Adding(Protocol):
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
         """Do ``out += weight * decoded``, or raise CorruptPayloadError and leave ``out`` alone."""
+
+
+@runtime_checkable
+class Summing(Protocol):
+    """A codec that can add up payloads in one pass over memory."""
+
+    @staticmethod
+    def sum(payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
+        """Do ``out = weight * decoded + weight * decoded + ...``, added to zero in this order.
+
+        Raises CorruptPayloadError, and then leaves ``out`` alone.
+        """
 
 
 @runtime_checkable

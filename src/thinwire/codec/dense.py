@@ -57,7 +57,7 @@ class Float32:
 
     @staticmethod
     def sum(payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
-        """Do ``out = weight * (all of them)`` in one pass. ``out`` may be one of them."""
+        """As every Summing codec; and ``out`` may be one of them."""
         accepted(_native.float32_sum(payloads, weight, out), "float32", out.numel())
 
     def max_nbytes(self, numel: int) -> int:

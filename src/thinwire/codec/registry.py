@@ -6,7 +6,7 @@ declared there too, so a plug-in is nothing special. Nothing is imported before 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from thinwire.codec.base import Adding, Checking, Codec, Payload
+from thinwire.codec.base import Adding, Checking, Codec, Payload, Summing
 from thinwire.errors import ConfigError, UnknownCodecError
 
 GROUP = "thinwire.codecs"
@@ -87,6 +87,17 @@ def add(wire_id: int, payload: Payload, out: Tensor, *, weight: float) -> None:
     out.add_(decoded.mul_(weight))
 
 
+def sum_up(wire_id: int, payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
+    """Do ``out = weight * (sum of decoded)``, in their order, in one pass where a codec can."""
+    summing = _summing(wire_id)
+    if summing is not None:
+        summing.sum(payloads, out, weight=weight)
+        return
+    out.zero_()
+    for payload in payloads:
+        add(wire_id, payload, out, weight=weight)
+
+
 def check(wire_id: int, payload: Payload, numel: int) -> None:
     """Raise what ``decode`` would, but decode only where a codec has no way to check."""
     checking = _checking(wire_id)
@@ -101,6 +112,12 @@ def check(wire_id: int, payload: Payload, numel: int) -> None:
 def _adding(wire_id: int) -> Adding | None:
     found = codec_class(wire_id)
     return found if isinstance(found, Adding) else None
+
+
+@cache
+def _summing(wire_id: int) -> Summing | None:
+    found = codec_class(wire_id)
+    return found if isinstance(found, Summing) else None
 
 
 @cache

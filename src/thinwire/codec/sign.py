@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,6 +79,10 @@ class OneBit:
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
         accepted(_native.onebit_add(payload, out, weight), "onebit", out.numel())
+
+    @staticmethod
+    def sum(payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
+        accepted(_native.onebit_sum(payloads, weight, out), "onebit", out.numel())
 
     def max_nbytes(self, numel: int) -> int:
         return _native.onebit_max_nbytes(numel, self.native_block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,6 +54,10 @@ class Nonzero:
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
         accepted(_native.sparse_add(payload, out, weight), "nonzero", out.numel())
+
+    @staticmethod
+    def sum(payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
+        accepted(_native.sparse_sum(payloads, weight, out), "nonzero", out.numel())
 
     def max_nbytes(self, numel: int) -> int:
         return _native.sparse_max_nbytes(numel, numel, _native.Values.FLOAT32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -80,6 +81,10 @@ class TopK:
     @staticmethod
     def add(payload: Payload, out: Tensor, *, weight: float) -> None:
         accepted(_native.sparse_add(payload, out, weight), "topk", out.numel())
+
+    @staticmethod
+    def sum(payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
+        accepted(_native.sparse_sum(payloads, weight, out), "topk", out.numel())
 
     def max_nbytes(self, numel: int) -> int:
         return _native.sparse_max_nbytes(numel, self.kept(numel), self.native_values)

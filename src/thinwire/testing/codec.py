@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from thinwire.codec.base import PRIVATE_WIRE_IDS, Adding, Codec, Payload, Writing
+from thinwire.codec.base import PRIVATE_WIRE_IDS, Adding, Codec, Payload, Summing, Writing
 from thinwire.codec.registry import codecs
 from thinwire.errors import CorruptPayloadError, NonFiniteError
 from thinwire.testing.tensors import KINDS, SIZES, make
@@ -186,6 +186,24 @@ def adding_is_decoding_and_adding(codec: Codec, x: Tensor) -> None:
     raise AssertionError("add accepted a byte too many")
 
 
+def summing_is_adding_to_zero(codec: Codec, x: Tensor) -> None:
+    if not isinstance(codec, Summing):
+        return
+    payloads, weight = [codec.encode(y, seed=0) for y in (x, -x / 2, x.flip(0))], 1 / 3
+    expected = torch.zeros_like(x)
+    for payload in payloads:
+        expected += _decoded(codec, payload, x) * weight
+    out = torch.full_like(x, float("nan"))
+    codec.sum(payloads, out, weight=weight)
+    require(_same_bits(out, expected), "sum is not zero plus every payload times the weight")
+    try:
+        codec.sum([payloads[0], payloads[1] + b"\0"], out, weight=weight)
+    except CorruptPayloadError:
+        require(_same_bits(out, expected), "sum refused a payload but changed the tensor")
+        return
+    raise AssertionError("sum accepted a byte too many")
+
+
 LAWS = (
     input_is_untouched,
     same_seed_gives_same_bytes,
@@ -199,6 +217,7 @@ LAWS = (
     nothing_finite_stands_for_an_inf,
     writing_is_encoding,
     adding_is_decoding_and_adding,
+    summing_is_adding_to_zero,
 )
 """What ``check_codec`` asks of a codec for every tensor."""
 

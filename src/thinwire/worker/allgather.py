@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thinwire import _native
 from thinwire.encoded import Encoded, add_up
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
@@ -13,7 +12,7 @@ from thinwire.worker.buffers import Buffers, slab
 from thinwire.worker.exchange import Transit, Unit
 from thinwire.worker.link import Link
 from thinwire.worker.parcel import Post
-from thinwire.worker.sides import WorkerSide, slice_of
+from thinwire.worker.sides import WorkerSide, overflowed, slice_of
 from thinwire.worker.state import (
     ExchangeState,
     by_parameter,
@@ -58,14 +57,12 @@ class AllGather:
         """Nobody serves."""
 
     def receive(self, transit: Transit) -> bool:
-        unit, finite = transit.unit, True
-        pushes = self._hear(transit)
+        unit, pushes = transit.unit, self._hear(transit)
         # This rank's own payloads may be views of where the mean goes, and are sent from there.
         self._post.link.finish(transit.sent_pushes, what=unit.what)
         for piece, *column in zip(unit.pieces, *pushes, strict=True):
-            mean = slice_of(unit.flat, piece)
-            add_up(column, 1 / self._post.link.size, mean)
-            finite = finite and (not self._keeps_state or _native.all_finite(mean))
+            add_up(column, 1 / self._post.link.size, slice_of(unit.flat, piece))
+        finite = not (self._keeps_state and overflowed(unit.flat, unit.pieces, *pushes))
         self._post.give_back(transit.pushes.values())
         self._payloads.give(*transit.payloads)
         return finite

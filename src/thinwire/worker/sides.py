@@ -194,13 +194,15 @@ def decode_into(
 
 
 def overflowed(
-    mean: Mapping[str, Tensor], pieces: Sequence[Piece], encoded: Sequence[Encoded]
+    mean: Mapping[str, Tensor], pieces: Sequence[Piece], *encoded: Sequence[Encoded]
 ) -> bool:
     """Whether a piece is not finite: then no optimizer may use this step, nor any state keep it.
 
-    Only float32 can carry that, and all workers see the same bytes, so all of them agree.
+    ``encoded`` is what the mean was made of. Only float32 can carry an overflow, and all workers
+    see the same bytes, so all of them agree.
     """
     return any(
-        one.wire_id == Float32.wire_id and not _native.all_finite(slice_of(mean, piece))
-        for piece, one in zip(pieces, encoded, strict=True)
+        any(one.wire_id == Float32.wire_id for one in column)
+        and not _native.all_finite(slice_of(mean, piece))
+        for piece, *column in zip(pieces, *encoded, strict=True)
     )

@@ -73,6 +73,7 @@ def _onebit(b: Buffers) -> Iterator[Case]:
     yield Case("1-bit encode", encode)
     yield Case("1-bit decode", partial(_native.onebit_decode, payload, b.out))
     yield from _adds("1-bit", partial(_native.onebit_add, payload, b.out, 0.5))
+    yield Case("1-bit sum of 2", partial(_native.onebit_sum, pair, 0.5, b.out))
     yield Case(
         "1-bit server, sum of 2",
         _encoder(b, _native.onebit_sum_step, pair, 0.5, *lazy_sum, _L1, 0, 1.0),
@@ -124,12 +125,14 @@ def _sparse(b: Buffers) -> Iterator[Case]:
     k = TopK(RATIO).kept(b.numel)
     sampled = _native.Select.SAMPLED
     payload = bytes(_encoder(b, _native.topk_encode, b.gradient, k, sampled, _F32)())
+    pair = [payload, payload]
     yield Case("top-k 0.1 % add", partial(_native.sparse_add, payload, b.out, 0.5))
+    yield Case("top-k 0.1 % sum of 2", partial(_native.sparse_sum, pair, 0.5, b.out))
     residual = 0.1 * b.gradient
     state = (residual, k, sampled, _F32, LARGEST**2, None)
     yield Case(
         "top-k 0.1 % server, sum of 2",
-        _encoder(b, _native.topk_sum_step, [payload, payload], 0.5, *state),
+        _encoder(b, _native.topk_sum_step, pair, 0.5, *state),
     )
     yield Case("non-zero, of 1 %", _encoder(b, _native.nonzero_encode, b.sparse))
     yield Case("random-k 0.1 %", partial(RandomK(RATIO).encode, b.gradient, seed=7))

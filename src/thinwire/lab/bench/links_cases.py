@@ -50,9 +50,11 @@ _ONE_BIT, _DGC, _TOPK = "doublesqueeze(OneBit())", "dgc(0.001)", "doublesqueeze(
 OURS = (
     LinkCase("dense", "dense, sharded", 2.5, "dense", "sharded"),
     LinkCase("onebit", "1-bit, sharded", 5, _ONE_BIT, "sharded"),
+    LinkCase("onebit-allgather", "1-bit, allgather", 4, _ONE_BIT, "allgather"),
     LinkCase("dgc", "DGC 0.1 %, sharded", 6, _DGC, "sharded"),
     LinkCase("dgc-allgather", "DGC 0.1 %, allgather", 6, _DGC, "allgather"),
     LinkCase("topk", "top-k 0.1 %, sharded", 5, _TOPK, "sharded"),
+    LinkCase("topk-allgather", "top-k 0.1 %, allgather", 4, _TOPK, "allgather"),
 )
 OURS_ON_SERVERS = (
     LinkCase("onebit-servers", "1-bit, servers", 6, _ONE_BIT, SERVERS),
