@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from thinwire.codec.base import Codec, is_unbiased
-from thinwire.codec.dense import Float32
+from thinwire.codec.dense import Float16, Float32
 from thinwire.codec.policy import Chooser, as_policy, unless_dense_is_cheaper, vectors_as
 from thinwire.codec.schedule import warmup
 from thinwire.codec.sparse import Nonzero
@@ -97,7 +97,16 @@ def doublesqueeze(codec: Codec) -> Recipe:
     return Recipe(codec, Residual(), codec, Residual())
 
 
-def clan(codec: Codec) -> Recipe:
-    """CLAN's exchange, for the LANS optimizer: feedback for biased codecs, none for unbiased."""
-    feedback = NoFeedback() if is_unbiased(codec) else Residual()
-    return Recipe(codec, feedback, codec, feedback)
+def clan(codec: Codec, *, vectors: Codec | None = None) -> Recipe:
+    """CLAN's exchange, for the LANS optimizer: feedback for biased codecs, none for unbiased.
+
+    1-D tensors are sent as ``vectors``. None: as all others if ``codec`` is unbiased, else in 16
+    bits. LANS divides by the size of what it sees, so that it takes full steps also where there is
+    only noise, and biases and norms suffer from that most. They are a thousandth of a network.
+    """
+    unbiased = is_unbiased(codec)
+    if vectors is None:
+        vectors = codec if unbiased else Float16()
+    both = vectors_as(vectors, otherwise=codec)
+    feedback = NoFeedback() if unbiased and is_unbiased(vectors) else Residual()
+    return Recipe(both, feedback, both, feedback)

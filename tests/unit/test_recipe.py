@@ -79,6 +79,16 @@ def test_clan_has_feedback_for_biased_codecs_only(codec: Codec, biased: bool) ->
     assert recipe.push_feedback == recipe.pull_feedback == expected
 
 
+def test_clan_sends_vectors_in_16_bits_where_its_codec_is_biased() -> None:
+    assert pushed(tw.clan(tw.OneBit()), MATRIX) == pulled(tw.clan(tw.OneBit()), MATRIX)
+    assert pushed(tw.clan(tw.OneBit()), MATRIX) == tw.OneBit()
+    assert pushed(tw.clan(tw.OneBit()), VECTOR) == pulled(tw.clan(tw.OneBit()), VECTOR)
+    assert pushed(tw.clan(tw.OneBit()), VECTOR) == tw.Float16()
+    assert pushed(tw.clan(tw.Dither(4)), VECTOR) == tw.Dither(4)
+    assert pushed(tw.clan(tw.OneBit(), vectors=tw.OneBit()), VECTOR) == tw.OneBit()
+    assert tw.clan(tw.Dither(4), vectors=tw.Float16()).push_feedback == tw.Residual()
+
+
 def test_recipes_are_values() -> None:
     assert tw.dgc(0.01, clip_norm=1.0) == tw.dgc(0.01, clip_norm=1.0)
     assert hash(tw.dgc(0.01)) == hash(tw.dgc(0.01)) != hash(tw.dgc(0.02))

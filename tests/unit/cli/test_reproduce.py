@@ -46,13 +46,13 @@ def test_ctrl_c_keeps_what_there_is_and_the_same_command_goes_on(
     monkeypatch.setattr(Tally, "add", interrupt)
     stopped = reproduce(tmp_path, "clan", "--scale", "smoke")
     assert stopped.exit_code == INTERRUPTED
-    assert "Stopped: 1 of 6 runs are finished." in stopped.output
+    assert "Stopped: 1 of 7 runs are finished." in stopped.output
     assert "the same command goes on" in stopped.output
-    assert "1 of 6 runs" in (tmp_path / "report.html").read_text()
+    assert "1 of 7 runs" in (tmp_path / "report.html").read_text()
     monkeypatch.undo()
     resumed = reproduce(tmp_path, "clan", "--scale", "smoke")
     assert resumed.exit_code == 0
-    assert "run 2 of 6: bert/topk, seed 0, 20 steps, goes on after step 11" in resumed.output
+    assert "run 2 of 7: bert/topk, seed 0, 20 steps, goes on after step 11" in resumed.output
 
 
 def test_only_and_list(tmp_path: Path) -> None:
