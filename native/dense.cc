@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "dispatch.h"
 #include "kernels.h"
@@ -20,16 +18,9 @@ void float32_add(const uint8_t* src, size_t n, float weight, float* dst) {
 }
 
 void float32_sum(const uint8_t* const* src, size_t count, size_t n, float weight, float* dst) {
-  constexpr size_t kChunk = 4096;  // elements: stays in the first cache, so dst is written once
-  parallel(n, kGrain, count_parts(n, kGrain), [&](Range range) {
-    alignas(64) float sum[kChunk];
-    for (size_t begin = range.begin; begin < range.end; begin += kChunk) {
-      const size_t size = std::min(kChunk, range.end - begin);
-      std::memset(sum, 0, size * sizeof(float));
-      for (size_t i = 0; i < count; ++i) kernels().float32_add(src[i] + 4 * begin, size, weight, sum);
-      std::memcpy(dst + begin, sum, size * sizeof(float));
-    }
-  });
+  const Float32Sum sum{src, count, weight};
+  parallel(n, kGrain, count_parts(n, kGrain),
+           [&](Range range) { kernels().float32_sum(sum, range.begin, range.end, dst); });
 }
 
 bool half_encode(Half kind, const float* x, size_t n, uint8_t* dst) {

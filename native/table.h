@@ -10,6 +10,13 @@
 
 namespace thinwire {
 
+// The weighted sum of some tensors, each as bytes.
+struct Float32Sum {
+  const uint8_t* const* sources;
+  size_t count;
+  float weight;
+};
+
 // Where the parts of a 1-bit payload lie.
 struct SignView {
   size_t block;  // 0: one scale
@@ -106,6 +113,7 @@ struct Kernels {
 
   void (*clear)(float* dst, size_t n);
   void (*float32_add)(const uint8_t* src, size_t n, float weight, float* dst);
+  void (*float32_sum)(const Float32Sum& sum, size_t begin, size_t end, float* dst);
   bool (*half_encode)(Half kind, const float* x, size_t n, uint8_t* dst);
   void (*half_decode)(Half kind, const uint8_t* src, size_t n, float* dst);
   void (*half_add)(Half kind, const uint8_t* src, size_t n, float weight, float* dst);

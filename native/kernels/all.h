@@ -17,6 +17,7 @@ constexpr Kernels make_kernels(const char* name) {
           sum_kernel<V>,
           clear_kernel<V>,
           float32_add_kernel<V>,
+          float32_sum_kernel<V>,
           half_encode_kernel<V>,
           half_decode_kernel<V>,
           half_add_kernel<V>,

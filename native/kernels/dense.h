@@ -22,17 +22,41 @@ inline void add_weighted(const typename V::F (&x)[4], typename V::F weight, floa
   store_run<V>(dst, count, sum);
 }
 
+// Floats whose bytes need not lie on a float's address.
+template <class V>
+inline void load_bytes(const uint8_t* src, size_t count, typename V::F (&x)[4]) {
+  if (reinterpret_cast<uintptr_t>(src) % alignof(float) == 0) {
+    return load_run<V>(reinterpret_cast<const float*>(src), count, x);
+  }
+  float aligned[kRun] = {};
+  std::memcpy(aligned, src, 4 * count);
+  load_run<V>(aligned, kRun, x);
+}
+
 template <class V>
 void float32_add_kernel(const uint8_t* src, size_t n, float weight, float* dst) {
   const typename V::F factor = V::set(weight);
   for (size_t i = 0; i < n; i += kRun) {
     const size_t count = run_length<V>(i, n);
     typename V::F x[4];
-    float aligned[kRun] = {};
     prefetch_run<V>(dst + i);
-    std::memcpy(aligned, src + 4 * i, 4 * count);  // the bytes need not lie on a float's address
-    load_run<V>(aligned, kRun, x);
+    load_bytes<V>(src + 4 * i, count, x);
     add_weighted<V>(x, factor, dst + i, count);
+  }
+}
+
+template <class V>
+void float32_sum_kernel(const Float32Sum& sum, size_t begin, size_t end, float* dst) {
+  const typename V::F factor = V::set(sum.weight);
+  for (size_t i = begin; i < end; i += kRun) {
+    const size_t count = run_length<V>(i, end);
+    typename V::F total[4] = {V::set(0.0f), V::set(0.0f), V::set(0.0f), V::set(0.0f)};
+    for (size_t s = 0; s < sum.count; ++s) {
+      typename V::F x[4];
+      load_bytes<V>(sum.sources[s] + 4 * i, count, x);
+      for (int j = 0; j < 4; ++j) total[j] = V::add(total[j], V::mul(x[j], factor));
+    }
+    store_run<V>(dst + i, count, total);
   }
 }
 

@@ -83,6 +83,24 @@ void every_size_and_weight() {
   }
 }
 
+// Also where the sum takes the place of the first source.
+void sums() {
+  for (const size_t n : awkward_sizes()) {
+    const std::vector<float> a = gradient(n, n + 2), b = gradient(n, n + 3), c = gradient(n, n + 4);
+    const auto shifted = exact<uint8_t>(4 * n + 1);
+    if (n > 0) std::memcpy(shifted.get() + 1, b.data(), 4 * n);
+    std::vector<float> expected(n);
+    for (size_t i = 0; i < n; ++i) expected[i] = ((0.0f + a[i] * 0.3f) + b[i] * 0.3f) + c[i] * 0.3f;
+    under_every_setting([&] {
+      Aligned out(a);
+      const uint8_t* sources[] = {reinterpret_cast<const uint8_t*>(out.data()), shifted.get() + 1,
+                                  reinterpret_cast<const uint8_t*>(c.data())};
+      float32_sum(sources, 3, n, 0.3f, out.data());
+      CHECK(same_bits(out.data(), expected.data(), n));
+    });
+  }
+}
+
 void reductions() {
   for (const size_t n : awkward_sizes()) {
     std::vector<float> x = gradient(n, n + 4);
@@ -147,6 +165,7 @@ Suite dense_suite() {
           {{"halves_round_to_nearest_even_and_saturate", halves_round_to_nearest_even_and_saturate},
            {"every_half_survives", every_half_survives},
            {"every_size_and_weight", every_size_and_weight},
+           {"sums", sums},
            {"reductions", reductions},
            {"the_pool_survives_a_fork", the_pool_survives_a_fork},
            {"float_mode_is_the_default_for_a_while", float_mode_is_the_default_for_a_while}}};
