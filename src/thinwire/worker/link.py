@@ -72,35 +72,22 @@ class Link:
         self.sent_nbytes = self.received_nbytes = 0
 
     def send(
-        self,
-        ranks: Iterable[int],
-        message: Message,
-        *,
-        step: int,
-        most_nbytes: int,
-        beside: Sequence[tuple[Tensor, bool]] = (),
+        self, ranks: Sequence[int], message: Message, *, step: int, most_nbytes: int
     ) -> list[Pending]:
-        """Start to send a frame of at most ``most_nbytes`` to ``ranks``, from one buffer.
-
-        Bytes that go ``beside`` it are sent from where they are: they must stay until that is done.
-        With each goes whether the receiver foresees them, or learns of them from the frame.
-        """
-        ranks = list(ranks)
+        """Start to send a frame of at most ``most_nbytes`` to ``ranks``, from one buffer."""
         if not ranks:
             return []
         buffer = self._buffers.take(most_nbytes)
         nbytes = self._write(buffer, message, step)
-        return [
-            pending
-            for rank in ranks
-            for pending in (
-                self._start(rank, buffer, nbytes),
-                *(
-                    self._start(rank, one, one.numel(), _beside(foreseen), pooled=False)
-                    for one, foreseen in beside
-                ),
-            )
-        ]
+        return [self._start(rank, buffer, nbytes) for rank in ranks]
+
+    def send_beside(self, ranks: Sequence[int], data: Tensor, *, foreseen: bool) -> list[Pending]:
+        """Start to send bytes that go beside a frame, from where they are: they must stay there.
+
+        Receivers foresee them, or learn of them from the frame, which must come before them then.
+        """
+        tag = _beside(foreseen)
+        return [self._start(rank, data, data.numel(), tag, pooled=False) for rank in ranks]
 
     def receive(self, rank: int, *, most_nbytes: int) -> Pending:
         """Start to receive a frame of at most ``most_nbytes``."""

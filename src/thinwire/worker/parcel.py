@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from thinwire.worker.sides import (
     BESIDE,
     Kind,
     Round,
+    bytes_in,
     entries,
     is_large,
     read,
@@ -70,14 +71,28 @@ class Post:
 
     def send(
         self,
-        ranks: Iterable[int],
+        ranks: Sequence[int],
         kind: type[Push] | type[Update],
         pieces: Sequence[Piece],
         encoded: Sequence[Encoded],
         round_: Round,
     ) -> list[Pending]:
+        """Begin to send all of it, the frame first."""
+        sent = self.send_frame(ranks, kind, pieces, encoded, round_)
+        for piece, one in zip(pieces, encoded, strict=True):
+            sent += self.send_foreseen(ranks, piece, one, round_)
+        return sent
+
+    def send_frame(
+        self,
+        ranks: Sequence[int],
+        kind: type[Push] | type[Update],
+        pieces: Sequence[Piece],
+        encoded: Sequence[Encoded],
+        round_: Round,
+    ) -> list[Pending]:
+        """Begin to send the frame, and what only that announces."""
         inside, large = without_large(encoded)
-        beside = [(one, self._side.foresees(pieces[i], round_.step)) for i, one in large.items()]
         numbered = entries([self._numbers[piece] for piece in pieces], inside)
         message: Push | Update
         if kind is Push:
@@ -85,7 +100,22 @@ class Post:
         else:
             message = Update(round_.step + 1, numbered)
         most = frame_nbytes(sum(one.nbytes for one in inside), len(inside))
-        return self.link.send(ranks, message, step=round_.step, most_nbytes=most, beside=beside)
+        sent = self.link.send(ranks, message, step=round_.step, most_nbytes=most)
+        for i, data in large.items():
+            if not self._side.foresees(pieces[i], round_.step):
+                sent += self.link.send_beside(ranks, data, foreseen=False)
+        return sent
+
+    def send_foreseen(
+        self, ranks: Sequence[int], piece: Piece, encoded: Encoded, round_: Round
+    ) -> list[Pending]:
+        """Begin to send a piece that its receivers foresee; nothing if they do not.
+
+        It need not wait for its frame, nor for other pieces.
+        """
+        if not self._side.foresees(piece, round_.step):
+            return []
+        return self.link.send_beside(ranks, bytes_in(encoded), foreseen=True)
 
     def expect(
         self,
@@ -126,12 +156,18 @@ class Post:
 
     def contents(self, parcel: Parcel, *, what: str) -> list[Encoded]:
         """Wait for all of it. Payloads are views of buffers, until ``give_back``."""
-        for i, pending in parcel.beside.items():
-            numel = parcel.pieces[i].numel
-            self.link.arrived(pending, 4 * numel, what=what)
-            payload = bytes_of(pending.buffer[: 4 * numel])
-            parcel.encoded[i] = Encoded(Float32.wire_id, numel, payload)
-        return parcel.encoded
+        return list(self.each(parcel, what=what))
+
+    def each(self, parcel: Parcel, *, what: str) -> Iterator[Encoded]:
+        """Wait for one piece after the other."""
+        for i, (piece, encoded) in enumerate(zip(parcel.pieces, parcel.encoded, strict=True)):
+            if pending := parcel.beside.get(i):
+                nbytes = 4 * piece.numel
+                self.link.arrived(pending, nbytes, what=what)
+                payload = bytes_of(pending.buffer[:nbytes])
+                yield Encoded(Float32.wire_id, piece.numel, payload)
+            else:
+                yield encoded
 
     def give_back(self, parcels: Iterable[Parcel]) -> None:
         for parcel in parcels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from thinwire.codec.arena import Slab
 from thinwire.encoded import Encoded
@@ -67,12 +67,21 @@ class Sharded:
                 # Its owner answers when it has this rank's push, which may be a view of the room.
                 transit.updates[rank] = post.expect(rank, share, unit.round.step, unit.flat)
         if own := transit.shares[self._rank]:
-            pushes = self._hear(transit)
-            arena = self._arena(transit, self.server.most_nbytes(own, unit.round.step))
-            # This rank's own gradient is encoded, so its place is free for the sum.
-            transit.own = self.server.answer(own, pushes, unit.round, unit.flat, arena)
+            self._serve(transit, own)
             self._pushes.give_back(transit.pushes.values())
-            transit.sent_updates = post.send(post.link.peers, Update, own, transit.own, unit.round)
+
+    def _serve(self, transit: Transit, own: Sequence[Piece]) -> None:
+        """Answer one piece after the other, as pushes of it are there."""
+        unit, post, peers = transit.unit, self._updates, self._updates.link.peers
+        arena = self._arena(transit, self.server.most_nbytes(own, unit.round.step))
+        updates: list[Encoded] = []
+        for piece, *pushes in zip(own, *self._hear(transit), strict=True):
+            # This rank's own gradient is encoded, so its place is free for the sum.
+            update = self.server.answer_piece(piece, pushes, unit.round, unit.flat, arena)
+            transit.sent_updates += post.send_foreseen(peers, piece, update, unit.round)
+            updates.append(update)
+        transit.sent_updates += post.send_frame(peers, Update, own, updates, unit.round)
+        transit.own = updates
 
     def receive(self, transit: Transit) -> bool:
         unit, post, finite = transit.unit, self._updates, True
@@ -139,14 +148,17 @@ class Sharded:
         self.tally.push(share, encoded)
         return encoded
 
-    def _hear(self, transit: Transit) -> list[Sequence[Encoded]]:
-        """The pushes of all ranks for what this one owns, in the order of ranks."""
+    def _hear(self, transit: Transit) -> list[Iterable[Encoded]]:
+        """The pushes of all ranks for what this one owns, in the order of ranks.
+
+        Each piece is waited for when it is asked for.
+        """
         what, step = transit.unit.what, transit.unit.round.step
         for parcel in transit.pushes.values():
             self._pushes.open(parcel, Push, step=step, what=what)
         return [
             transit.own
             if rank == self._rank
-            else self._pushes.contents(transit.pushes[rank], what=what)
+            else self._pushes.each(transit.pushes[rank], what=what)
             for rank in range(self._size)
         ]

@@ -105,18 +105,27 @@ class ServerSide:
         ``room`` is memory by parameter name, not needed any more, that payloads may be views of.
         The others are written into ``arena``.
         """
-        return [
-            self.compressor.compress_sum(
-                piece,
-                column,
-                weight=self._weight,
-                step=round_.step,
-                learning_rate=round_.learning_rate,
-                room=None if room is None else slice_of(room, piece),
-                arena=arena,
-            )
-            for piece, *column in zip(pieces, *pushes, strict=True)
-        ]
+        columns = zip(pieces, *pushes, strict=True)
+        return [self.answer_piece(piece, column, round_, room, arena) for piece, *column in columns]
+
+    def answer_piece(
+        self,
+        piece: Piece,
+        pushes: Sequence[Encoded],
+        round_: Round,
+        room: Mapping[str, Tensor] | None = None,
+        arena: Arena = HEAP,
+    ) -> Encoded:
+        """The same for one piece."""
+        return self.compressor.compress_sum(
+            piece,
+            pushes,
+            weight=self._weight,
+            step=round_.step,
+            learning_rate=round_.learning_rate,
+            room=None if room is None else slice_of(room, piece),
+            arena=arena,
+        )
 
     def most_nbytes(self, pieces: Sequence[Piece], step: int) -> int:
         return _most_nbytes(self.compressor, pieces, step)
@@ -164,8 +173,13 @@ def without_large(encoded: Sequence[Encoded]) -> tuple[list[Encoded], dict[int, 
     for i, one in enumerate(encoded):
         if one.wire_id == Float32.wire_id and one.nbytes >= LARGE_NBYTES:
             inside[i] = Encoded(BESIDE, one.numel, b"")
-            beside[i] = torch.frombuffer(one.payload, dtype=torch.uint8)
+            beside[i] = bytes_in(one)
     return inside, beside
+
+
+def bytes_in(encoded: Encoded) -> Tensor:
+    """Its payload, as gloo wants it: a view, not a copy."""
+    return torch.frombuffer(encoded.payload, dtype=torch.uint8)
 
 
 def read(
