@@ -64,7 +64,7 @@ class Link:
         self.ranks = list(ranks)
         self._group = _new_group(self.ranks, self._deadline)
         self._buffers = Buffers()
-        self._last_words: list[Pending] = []
+        self._unfinished: dict[int, Pending] = {}
         self.span: Span = unwatched
         self.rank = self.ranks.index(dist.get_rank())
         self.size = len(self.ranks)
@@ -110,12 +110,12 @@ class Link:
 
     def arrived(self, pending: Pending, nbytes: int, *, what: str) -> None:
         """Wait for what comes beside a frame."""
-        self._wait(pending, self._patience, f"sent only a part of {what}")
+        self._wait(pending, self._patience, f"did not send all of {what}")
         self.received_nbytes += nbytes
 
     def frame(self, pending: Pending, *, step: int, what: str) -> Frame:
         """Wait for a frame, of this step. It is a view of the buffer of ``pending``."""
-        self._wait(pending, self._patience, f"sent nothing for {what}")
+        self._wait(pending, self._patience, f"did not send all of {what}")
         data = pending.buffer.numpy().data
         try:
             nbytes = frame.frame_nbytes(data)
@@ -138,6 +138,7 @@ class Link:
         """Wait until frames are sent, and let their buffers be used again."""
         for pending in sent:
             self._wait(pending, self._deadline, f"did not take {what}")
+            self._unfinished.pop(id(pending), None)
         self.give_back(sent)
 
     def give_back(self, used: Iterable[Pending]) -> None:
@@ -148,8 +149,7 @@ class Link:
     def leave(self, text: str, *, step: int) -> None:
         """Tell peers, instead of what they wait for, why this rank stops. Any thread may; once."""
         message = Leave(Reason.LOST, shortened(text))
-        # Kept, because a buffer must live until it is sent: not before the peer waits for it.
-        self._last_words = self.send(self.peers, message, step=step, most_nbytes=LEAVE_NBYTES)
+        self.send(self.peers, message, step=step, most_nbytes=LEAVE_NBYTES)
 
     def _write(self, buffer: Tensor, message: Message, step: int) -> int:
         view = buffer.numpy().data
@@ -160,10 +160,14 @@ class Link:
     ) -> Pending:
         self.sent_nbytes += nbytes
         try:
-            work = self._group.send([buffer[:nbytes]], rank, tag)
+            work: dist.Work | RuntimeError = self._group.send([buffer[:nbytes]], rank, tag)
         except RuntimeError as error:
-            return Pending(rank, error, buffer, pooled)
-        return Pending(rank, work, buffer, pooled)
+            work = error
+        pending = Pending(rank, work, buffer, pooled)
+        # Kept, also if nobody waits for it any more, after an error. gloo would stop at a message
+        # that is gone, and never send those behind it: the one that says why this rank leaves.
+        self._unfinished[id(pending)] = pending
+        return pending
 
     def _expect(self, rank: int, buffer: Tensor, tag: int, *, pooled: bool = True) -> Pending:
         try:
