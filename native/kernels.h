@@ -10,7 +10,7 @@
 //     must have room for the matching `..._max_nbytes`.
 //   * A `..._check` reads hostile bytes and never touches one outside [payload, payload + nbytes). It returns
 //     a Fault, which is false when the payload is one that the encoder can have written.
-//     `..._decode` and `..._add` are only for payloads that passed their check.
+//     `..._decode`, `..._add` and `..._sum` are only for payloads that passed their check.
 //   * `..._add` does dst[i] += weight * decoded[i], with one rounding for the product and one for the sum.
 #pragma once
 

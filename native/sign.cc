@@ -194,9 +194,9 @@ void onebit_add(const uint8_t* payload, size_t n, float weight, float* dst) {
 
 void onebit_sum(const uint8_t* const* payloads, size_t count, size_t n, float weight, float* dst) {
   const std::vector<SignView> views = views_of(payloads, count, n);
-  const SignTotal total{views.data(), count, weight};
+  const SignSum sum{views.data(), count, weight};
   parallel(n, kGrain, count_parts(n, kGrain),
-           [&](Range range) { kernels().sign_total(total, range.begin, range.end, dst); });
+           [&](Range range) { kernels().sign_sum(sum, range.begin, range.end, dst); });
 }
 
 size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, Advance wanted,
@@ -211,9 +211,9 @@ size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale
 size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weight, size_t n, float keep,
                        SignScale scale, size_t block, Advance wanted, Advance scales, uint8_t* payload) {
   const std::vector<SignView> views = views_of(payloads, count, n);
-  const SignSum sum{{views.data(), count, weight}, keep, wanted, last_view(n, block, scales.from)};
+  const SignSumStep step{{views.data(), count, weight}, keep, wanted, last_view(n, block, scales.from)};
   Encoding encoding(n, scale, block, payload);
-  encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_sum(sum, job, begin, end); });
+  encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_sum_step(step, job, begin, end); });
   return encoding.finish(wanted.to, scales.to);
 }
 

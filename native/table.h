@@ -56,14 +56,14 @@ struct SignStep {
 };
 
 // The weighted sum of some payloads.
-struct SignTotal {
+struct SignSum {
   const SignView* payloads;
   size_t count;
   float weight;
 };
 
-struct SignSum {
-  SignTotal total;
+struct SignSumStep {
+  SignSum sum;
   float keep;
   Advance wanted;
   SignView last;
@@ -120,10 +120,10 @@ struct Kernels {
 
   void (*sign_encode)(const float* x, const SignJob& job, size_t begin, size_t end);
   void (*sign_step)(const SignStep& step, const SignJob& job, size_t begin, size_t end);
-  void (*sign_sum)(const SignSum& sum, const SignJob& job, size_t begin, size_t end);
+  void (*sign_sum_step)(const SignSumStep& step, const SignJob& job, size_t begin, size_t end);
   void (*sign_decode)(const SignView& view, size_t begin, size_t end, float* dst);
   void (*sign_add)(const SignView& view, size_t begin, size_t end, float weight, float* dst);
-  void (*sign_total)(const SignTotal& total, size_t begin, size_t end, float* dst);
+  void (*sign_sum)(const SignSum& sum, size_t begin, size_t end, float* dst);
   void (*sign_settle)(const SignView& last, size_t begin, size_t end, float* wanted);
 
   void (*collect)(const float* x, size_t begin, size_t end, uint32_t threshold, Found& found);

@@ -81,11 +81,11 @@ struct StepSource {
 
 // The run that starts at i of a sum of payloads.
 template <class V>
-inline void total_run(const SignTotal& total, size_t i, size_t count, typename V::F (&out)[4]) {
+inline void sum_run(const SignSum& sum, size_t i, size_t count, typename V::F (&out)[4]) {
   for (int j = 0; j < 4; ++j) out[j] = V::set(0.0f);
-  for (size_t w = 0; w < total.count; ++w) {
-    const uint64_t word = load_bits<V>(total.payloads[w].signs + i / 8, count);
-    const float scale = run_scale(total.payloads[w], i) * total.weight;
+  for (size_t w = 0; w < sum.count; ++w) {
+    const uint64_t word = load_bits<V>(sum.payloads[w].signs + i / 8, count);
+    const float scale = run_scale(sum.payloads[w], i) * sum.weight;
     for (int j = 0; j < 4; ++j) out[j] = V::add(out[j], signed_scale<V>(word, j, scale));
   }
 }
@@ -93,15 +93,15 @@ inline void total_run(const SignTotal& total, size_t i, size_t count, typename V
 template <class V>
 struct SumSource {
   static constexpr bool kGradient = false;
-  const SignSum& sum;
+  const SignSumStep& step;
   Wanted<V> wanted;
   inline void run(size_t i, size_t count, typename V::F (&out)[4], QuickSquares<V>&) const {
-    typename V::F total[4];
-    total_run<V>(sum.total, i, count, total);
-    const typename V::F keep = V::set(sum.keep);
+    typename V::F sum[4];
+    sum_run<V>(step.sum, i, count, sum);
+    const typename V::F keep = V::set(step.keep);
     wanted.load(i, count, out);
-    subtract_sent<V>(out, sum.last, i);
-    for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), total[j]);
+    subtract_sent<V>(out, step.last, i);
+    for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), sum[j]);
     wanted.keep(i, count, out);
   }
 };
@@ -165,8 +165,8 @@ void sign_step_kernel(const SignStep& step, const SignJob& job, size_t begin, si
 }
 
 template <class V>
-void sign_sum_kernel(const SignSum& sum, const SignJob& job, size_t begin, size_t end) {
-  encode_units<V>(SumSource<V>{sum, {sum.wanted, end - begin}}, job, begin, end);
+void sign_sum_step_kernel(const SignSumStep& step, const SignJob& job, size_t begin, size_t end) {
+  encode_units<V>(SumSource<V>{step, {step.wanted, end - begin}}, job, begin, end);
 }
 
 template <class V>
@@ -197,12 +197,12 @@ void sign_add_kernel(const SignView& view, size_t begin, size_t end, float weigh
 }
 
 template <class V>
-void sign_total_kernel(const SignTotal& total, size_t begin, size_t end, float* dst) {
+void sign_sum_kernel(const SignSum& sum, size_t begin, size_t end, float* dst) {
   const Writer<V> writer(dst, end - begin, false);
   for (size_t i = begin; i < end; i += kRun) {
     const size_t count = run_length<V>(i, end);
     typename V::F x[4];
-    total_run<V>(total, i, count, x);
+    sum_run<V>(sum, i, count, x);
     writer.store(i, count, x);
   }
 }

@@ -83,21 +83,31 @@ void every_size_and_weight() {
   }
 }
 
-// Also where the sum takes the place of the first source.
+// Sources at any address; the sum may take the place of any of them.
+template <class Memory>
+void sum_in_place_of(size_t place, size_t n) {
+  const std::vector<float> x[] = {gradient(n, n + 2), gradient(n, n + 3), gradient(n, n + 4)};
+  std::vector<float> expected(n);
+  for (size_t i = 0; i < n; ++i) expected[i] = ((0.0f + x[0][i] * 0.3f) + x[1][i] * 0.3f) + x[2][i] * 0.3f;
+  under_every_setting([&] {
+    Memory out(x[place]);
+    const auto shifted = exact<uint8_t>(4 * n + 1);
+    if (n > 0) std::memcpy(shifted.get() + 1, x[(place + 1) % 3].data(), 4 * n);
+    const uint8_t* sources[3];
+    sources[place] = reinterpret_cast<const uint8_t*>(out.data());
+    sources[(place + 1) % 3] = shifted.get() + 1;
+    sources[(place + 2) % 3] = reinterpret_cast<const uint8_t*>(x[(place + 2) % 3].data());
+    float32_sum(sources, 3, n, 0.3f, out.data());
+    CHECK(same_bits(out.data(), expected.data(), n));
+  });
+}
+
 void sums() {
   for (const size_t n : awkward_sizes()) {
-    const std::vector<float> a = gradient(n, n + 2), b = gradient(n, n + 3), c = gradient(n, n + 4);
-    const auto shifted = exact<uint8_t>(4 * n + 1);
-    if (n > 0) std::memcpy(shifted.get() + 1, b.data(), 4 * n);
-    std::vector<float> expected(n);
-    for (size_t i = 0; i < n; ++i) expected[i] = ((0.0f + a[i] * 0.3f) + b[i] * 0.3f) + c[i] * 0.3f;
-    under_every_setting([&] {
-      Aligned out(a);
-      const uint8_t* sources[] = {reinterpret_cast<const uint8_t*>(out.data()), shifted.get() + 1,
-                                  reinterpret_cast<const uint8_t*>(c.data())};
-      float32_sum(sources, 3, n, 0.3f, out.data());
-      CHECK(same_bits(out.data(), expected.data(), n));
-    });
+    for (size_t place = 0; place < 3; ++place) {
+      sum_in_place_of<Aligned>(place, n);
+      sum_in_place_of<Unaligned>(place, n);
+    }
   }
 }
 

@@ -172,7 +172,10 @@ void summing() {
   for (const size_t n : awkward_sizes()) {
     const Bytes a = encode(gradient(n, 1).data(), n, SignScale::kL1, 0);
     const Bytes b = encode(gradient(n, 2).data(), n, SignScale::kL2, 128);
-    const uint8_t* payloads[] = {a.data(), b.data(), a.data()};
+    // At an odd address: payloads are slices of frames.
+    const auto shifted = exact<uint8_t>(b.size() + 1);
+    std::copy(b.begin(), b.end(), shifted.get() + 1);
+    const uint8_t* payloads[] = {a.data(), shifted.get() + 1, a.data()};
     choose_kernels("scalar");
     std::vector<float> expected(n);
     for (const uint8_t* payload : payloads) onebit_add(payload, n, 0.3f, expected.data());

@@ -102,11 +102,11 @@ def clan(codec: Codec, *, vectors: Codec | None = None) -> Recipe:
 
     1-D tensors are sent as ``vectors``. None: as all others if ``codec`` is unbiased, else in 16
     bits. LANS divides by the size of what it sees, so that it takes full steps also where there is
-    only noise, and biases and norms suffer from that most. They are a thousandth of a network.
+    only noise, and biases and norms suffer from that most. They are a thousandth of BERT-base.
     """
     unbiased = is_unbiased(codec)
     if vectors is None:
         vectors = codec if unbiased else Float16()
-    both = vectors_as(vectors, otherwise=codec)
+    both: Chooser = codec if vectors == codec else vectors_as(vectors, otherwise=codec)
     feedback = NoFeedback() if unbiased and is_unbiased(vectors) else Residual()
     return Recipe(both, feedback, both, feedback)

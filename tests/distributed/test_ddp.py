@@ -23,6 +23,7 @@ from tests.distributed.training import (
     train,
     virtual,
     weights,
+    wide_network,
 )
 
 MODES: list[dict[str, Any]] = [
@@ -92,11 +93,34 @@ def test_S1_ranks_agree_and_are_what_the_virtual_cluster_computes(name: str, ran
     assert found[0] == virtual(RECIPES[name], ranks, 8)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_S1_allgather_is_what_a_lossless_answer_gives(ranks: int) -> None:
-    found = run(train_recipe, "dgc", 8, {"exchange": "allgather"}, ranks=ranks)
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_S1_allgather_is_what_a_lossless_answer_gives(name: str, ranks: int) -> None:
+    found = run(train_recipe, name, 8, {"exchange": "allgather"}, ranks=ranks)
     assert all(one == found[0] for one in found)
-    assert found[0] == virtual(RECIPES["dgc"], ranks, 8)
+    one_way = tw.Recipe(RECIPES[name].push, RECIPES[name].push_feedback)
+    assert found[0] == virtual(one_way, ranks, 8)
+
+
+_SOME = tw.by_name({"[0-9].weight": tw.Float32()}, otherwise=tw.OneBit())
+SOME_DENSE = tw.Recipe(_SOME, tw.Residual(), _SOME, tw.Residual())
+"""Of the wide network most matrices, but no vectors and not all: every frame has both."""
+
+
+def train_wide(recipe: tw.Recipe | None, options: dict[str, Any]) -> list[bytes]:
+    return train(recipe, 8, net=wide_network(), ddp={"bucket_cap_mb": 1.2}, **options)
+
+
+@pytest.mark.parametrize("exchange", ["sharded", "allgather"])
+def test_large_dense_pieces_are_those_of_plain_ddp(exchange: str) -> None:
+    plain = run(train_wide, None, {}, ranks=2)
+    assert run(train_wide, tw.dense(), {"exchange": exchange}, ranks=2) == plain
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_S1_large_dense_pieces_go_beside_compressed_ones(ranks: int) -> None:
+    found = run(train_wide, SOME_DENSE, {}, ranks=ranks)
+    assert found == [virtual(SOME_DENSE, ranks, 8, net=wide_network())] * ranks
 
 
 def checksums_of_every_step(name: str) -> list[list[bytes]]:

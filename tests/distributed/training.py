@@ -31,6 +31,13 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 5))
 
 
+def wide_network() -> nn.Module:
+    """Eight matrices that are large also as pieces: with two ranks each owns some of a bucket."""
+    torch.manual_seed(3)
+    hidden = [layer for _ in range(8) for layer in (nn.Linear(300, 300), nn.Tanh())]
+    return nn.Sequential(nn.Linear(20, 300), *hidden, nn.Linear(300, 5))
+
+
 def backward(loss: Tensor) -> None:
     loss.backward()  # type: ignore[no-untyped-call]
 

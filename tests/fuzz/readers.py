@@ -71,8 +71,9 @@ def _read_entry(entry: Entry) -> None:
 
 
 def read_payload(wire_id: int, numel: int, payload: bytes) -> bool:
-    """One payload: decoded and added, to the same tensor."""
+    """One payload: decoded, added and summed up, to the same tensor."""
     out, total = torch.full((numel,), float("nan")), torch.ones(numel)
+    twice = [payload, payload]
     try:
         registry.decode(wire_id, payload, out)
     except errors.UnknownCodecError:
@@ -82,12 +83,20 @@ def read_payload(wire_id: int, numel: int, payload: bytes) -> bool:
             registry.add(wire_id, payload, total, weight=0.5)
         except errors.CorruptPayloadError:
             assert torch.equal(total, torch.ones(numel)), "a refused payload changed the tensor"
+        else:
+            raise AssertionError("a payload may be added but not decoded") from None
+        try:
+            registry.sum_up(wire_id, twice, total, weight=0.5)
+        except errors.CorruptPayloadError:
             return False
-        raise AssertionError("a payload may be added but not decoded") from None
+        raise AssertionError("a payload may be summed up but not decoded") from None
     assert wire_id == Float32.wire_id or bool(out.isfinite().all()), "an element is not finite"
     registry.add(wire_id, payload, total, weight=0.5)
     same = torch.equal(total, 1 + 0.5 * out) or wire_id == Float32.wire_id
     assert same, "adding is not decoding and adding"
+    registry.sum_up(wire_id, twice, total, weight=0.5)
+    same = torch.equal(total, 0.5 * out + 0.5 * out) or wire_id == Float32.wire_id
+    assert same, "summing up is not decoding and adding"
     return True
 
 

@@ -10,7 +10,7 @@ import torch
 import thinwire as tw
 from tests.cases import CODECS, ISAS, decoded
 from thinwire import _native
-from thinwire.codec.base import Adding, Codec
+from thinwire.codec.base import Adding, Codec, Summing
 from thinwire.feedback.base import Feedback
 from thinwire.testing.tensors import make
 
@@ -46,6 +46,9 @@ def results_of(codec: Codec, numel: int) -> list[bytes]:
         x = make(kind, numel, seed=numel)
         payload = codec.encode(x, seed=11)
         found += [bytes(payload), decoded(codec, payload, numel).numpy().tobytes()]
+        if isinstance(codec, Summing):
+            codec.sum([payload, payload], x, weight=0.3)
+            found.append(x.numpy().tobytes())
         if isinstance(codec, Adding):
             codec.add(payload, x, weight=0.3)
             found.append(x.numpy().tobytes())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import thinwire as tw
 from tests.cases import CODECS, laws, same_bits
 from thinwire.codec import registry
-from thinwire.codec.base import Codec
+from thinwire.codec.base import Codec, Summing
 from thinwire.testing.tensors import make
 
 LOSSY_OR_STRICT = [codec for codec in CODECS if not isinstance(codec, tw.Float32)]
@@ -69,10 +69,15 @@ def test_damaged_payloads_are_refused_or_tensors(codec: Codec, data: st.DataObje
         with pytest.raises(tw.CorruptPayloadError):
             registry.add(codec.wire_id, hostile, total, weight=2.0)
         assert torch.equal(total, torch.ones(numel))
+        with pytest.raises(tw.CorruptPayloadError):
+            registry.sum_up(codec.wire_id, [payload, hostile], total, weight=2.0)
+        assert torch.equal(total, torch.ones(numel)) or not isinstance(codec, Summing)
     else:
         assert bool(out.isfinite().all())
         registry.add(codec.wire_id, hostile, total, weight=2.0)
         assert torch.equal(total, 1 + 2 * out)
+        registry.sum_up(codec.wire_id, [hostile, hostile], total, weight=2.0)
+        assert torch.equal(total, 2 * out + 2 * out)
 
 
 def codings(codec: Codec, payload: bytes) -> bytes:

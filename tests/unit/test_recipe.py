@@ -84,7 +84,8 @@ def test_clan_sends_vectors_in_16_bits_where_its_codec_is_biased() -> None:
     assert pushed(tw.clan(tw.OneBit()), MATRIX) == tw.OneBit()
     assert pushed(tw.clan(tw.OneBit()), VECTOR) == pulled(tw.clan(tw.OneBit()), VECTOR)
     assert pushed(tw.clan(tw.OneBit()), VECTOR) == tw.Float16()
-    assert pushed(tw.clan(tw.Dither(4)), VECTOR) == tw.Dither(4)
+    plain = tw.Recipe(tw.Dither(4), tw.NoFeedback(), tw.Dither(4), tw.NoFeedback())
+    assert tw.clan(tw.Dither(4)) == plain
     assert pushed(tw.clan(tw.OneBit(), vectors=tw.OneBit()), VECTOR) == tw.OneBit()
     assert tw.clan(tw.Dither(4), vectors=tw.Float16()).push_feedback == tw.Residual()
 

@@ -88,7 +88,10 @@ def add(wire_id: int, payload: Payload, out: Tensor, *, weight: float) -> None:
 
 
 def sum_up(wire_id: int, payloads: Sequence[Payload], out: Tensor, *, weight: float) -> None:
-    """Do ``out = weight * (sum of decoded)``, in their order, in one pass where a codec can."""
+    """Do ``out = weight * (sum of decoded)``, in their order, in one pass where a codec can.
+
+    Only float32 payloads may be views of ``out``.
+    """
     summing = _summing(wire_id)
     if summing is not None:
         summing.sum(payloads, out, weight=weight)

@@ -190,11 +190,12 @@ def summing_is_adding_to_zero(codec: Codec, x: Tensor) -> None:
     if not isinstance(codec, Summing):
         return
     payloads, weight = [codec.encode(y, seed=0) for y in (x, -x / 2, x.flip(0))], 1 / 3
+    unaligned = memoryview(b"?" + payloads[1])[1:]
     expected = torch.zeros_like(x)
     for payload in payloads:
         expected += _decoded(codec, payload, x) * weight
     out = torch.full_like(x, float("nan"))
-    codec.sum(payloads, out, weight=weight)
+    codec.sum([payloads[0], unaligned, payloads[2]], out, weight=weight)
     require(_same_bits(out, expected), "sum is not zero plus every payload times the weight")
     try:
         codec.sum([payloads[0], payloads[1] + b"\0"], out, weight=weight)

@@ -101,9 +101,9 @@ class Post:
             message = Update(round_.step + 1, numbered)
         most = frame_nbytes(sum(one.nbytes for one in inside), len(inside))
         sent = self.link.send(ranks, message, step=round_.step, most_nbytes=most)
-        for i, data in large.items():
+        for i in large:
             if not self._side.foresees(pieces[i], round_.step):
-                sent += self.link.send_beside(ranks, data, foreseen=False)
+                sent += self.link.send_beside(ranks, bytes_in(encoded[i]), foreseen=False)
         return sent
 
     def send_foreseen(
@@ -155,11 +155,14 @@ class Post:
                 )
 
     def contents(self, parcel: Parcel, *, what: str) -> list[Encoded]:
-        """Wait for all of it. Payloads are views of buffers, until ``give_back``."""
+        """Wait for all of it."""
         return list(self.each(parcel, what=what))
 
     def each(self, parcel: Parcel, *, what: str) -> Iterator[Encoded]:
-        """Wait for one piece after the other."""
+        """After ``open``: wait for one piece after the other.
+
+        Payloads are views of buffers, until ``give_back``.
+        """
         for i, (piece, encoded) in enumerate(zip(parcel.pieces, parcel.encoded, strict=True)):
             if pending := parcel.beside.get(i):
                 nbytes = 4 * piece.numel

@@ -64,7 +64,8 @@ class Sharded:
         unit, post = transit.unit, self._updates
         for rank in post.link.peers:
             if share := transit.shares[rank]:
-                # Its owner answers when it has this rank's push, which may be a view of the room.
+                # A piece is answered when its owner has all pushes of it: this rank's may be a
+                # view of the room, but is not needed any more.
                 transit.updates[rank] = post.expect(rank, share, unit.round.step, unit.flat)
         if own := transit.shares[self._rank]:
             self._serve(transit, own)

@@ -93,20 +93,11 @@ class ServerSide:
         )
 
     def answer(
-        self,
-        pieces: Sequence[Piece],
-        pushes: Sequence[Sequence[Encoded]],
-        round_: Round,
-        room: Mapping[str, Tensor] | None = None,
-        arena: Arena = HEAP,
+        self, pieces: Sequence[Piece], pushes: Sequence[Sequence[Encoded]], round_: Round
     ) -> list[Encoded]:
-        """``pushes`` are those of each worker, in the order of their ranks.
-
-        ``room`` is memory by parameter name, not needed any more, that payloads may be views of.
-        The others are written into ``arena``.
-        """
+        """``pushes`` are those of each worker, in the order of their ranks."""
         columns = zip(pieces, *pushes, strict=True)
-        return [self.answer_piece(piece, column, round_, room, arena) for piece, *column in columns]
+        return [self.answer_piece(piece, column, round_) for piece, *column in columns]
 
     def answer_piece(
         self,
@@ -116,7 +107,9 @@ class ServerSide:
         room: Mapping[str, Tensor] | None = None,
         arena: Arena = HEAP,
     ) -> Encoded:
-        """The same for one piece."""
+        """``room`` is memory by parameter name, not needed any more, that the payload may be a
+        view of. Else it is written into ``arena``.
+        """
         return self.compressor.compress_sum(
             piece,
             pushes,
@@ -164,16 +157,16 @@ def entries(numbers: Sequence[int], encoded: Sequence[Encoded]) -> tuple[Entry, 
     )
 
 
-def without_large(encoded: Sequence[Encoded]) -> tuple[list[Encoded], dict[int, Tensor]]:
-    """What goes into a frame, and the bytes that go beside it: large dense payloads, by place.
+def without_large(encoded: Sequence[Encoded]) -> tuple[list[Encoded], list[int]]:
+    """What goes into a frame, and the places of what goes beside it: large dense payloads.
 
     They would be copied into the frame and out of it again, and plain DDP does not do that.
     """
-    inside, beside = list(encoded), {}
+    inside, beside = list(encoded), []
     for i, one in enumerate(encoded):
         if one.wire_id == Float32.wire_id and one.nbytes >= LARGE_NBYTES:
             inside[i] = Encoded(BESIDE, one.numel, b"")
-            beside[i] = bytes_in(one)
+            beside.append(i)
     return inside, beside
 
 
@@ -212,7 +205,7 @@ def overflowed(
 ) -> bool:
     """Whether a piece is not finite: then no optimizer may use this step, nor any state keep it.
 
-    ``encoded`` is what the mean was made of. Only float32 can carry an overflow, and all workers
+    ``encoded`` is what the mean was made of. Encoders send an overflow as float32, and all workers
     see the same bytes, so all of them agree.
     """
     return any(
