@@ -1,17 +1,15 @@
-"""One bucket of a DDP model on its way through the pipeline, cut into units."""
+"""One bucket of a DDP model: its memory, and the future that DDP waits for."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from thinwire import _native
 from thinwire.gradient.pieces import Piece
-from thinwire.worker.exchange import Exchange, Transit, Unit
+from thinwire.worker.exchange import Unit
 from thinwire.worker.sides import Round
 from thinwire.worker.staging import Staged
 
@@ -20,7 +18,7 @@ LEAST_FLOAT16_OVERFLOW = 65520.0
 
 
 class Bucket:
-    """A bucket's memory, and the future that DDP waits for."""
+    """The home of a bucket's gradients."""
 
     def __init__(
         self,
@@ -56,12 +54,13 @@ class Bucket:
             self._flat = self._staged.flat()
         return self._flat
 
-    def gradients(self) -> dict[str, Tensor]:
+    def unit(self, pieces: Sequence[Piece], round_: Round) -> Unit:
         flat = self.flat()
-        return {name: flat[start:stop] for name, (start, stop) in self._places.items()}
+        gradients = {name: flat[start:stop] for name, (start, stop) in self._places.items()}
+        return Unit(pieces, gradients, round_)
 
     def store(self) -> bool:
-        """Give DDP what the gradients are now. Whether its number format can hold them."""
+        """Give DDP what the gradients are now."""
         self._staged.store()
         if self._dtype != torch.float16:
             return True
@@ -69,70 +68,3 @@ class Bucket:
 
     def complete(self) -> None:
         self._staged.complete(self.future)
-
-
-@dataclass(slots=True)
-class Step:
-    """One backward pass: what its buckets have in common."""
-
-    number: int
-    learning_rate: float | None
-    buckets: list[Bucket] = field(default_factory=list)
-    finite: bool = True
-    norm: float | None = None
-
-    def take_norm(self) -> None:
-        """Take the norm of the whole gradient: all buckets must be there."""
-        squares = (_native.sum_squares(bucket.flat()) for bucket in self.buckets)
-        self.norm = math.sqrt(math.fsum(squares))
-
-    def round(self) -> Round:
-        return Round(self.number, self.learning_rate, self.norm)
-
-
-class UnitJob:
-    """The stages of one unit. The last of a bucket completes it; the last of a step ends that."""
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        step: Step,
-        bucket: Bucket,
-        pieces: Sequence[Piece],
-        *,
-        completes_bucket: bool,
-        end_of_step: Callable[[Step], None] | None,
-    ) -> None:
-        self._exchange = exchange
-        self._step = step
-        self._bucket = bucket
-        self._pieces = pieces
-        self._completes_bucket = completes_bucket
-        self._end_of_step = end_of_step
-        self._transit: Transit | None = None
-        self.stages = (self._push, self._answer, self._receive)
-
-    def __str__(self) -> str:
-        return f"step {self._step.number}: {', '.join(piece.name for piece in self._pieces)}"
-
-    def finish(self) -> None:
-        # Also after an error: backward would never return. It is raised at the end of backward.
-        if self._completes_bucket:
-            self._bucket.complete()
-
-    def _push(self) -> None:
-        unit = Unit(self._pieces, self._bucket.gradients(), self._step.round())
-        self._transit = self._exchange.push(unit)
-
-    def _answer(self) -> None:
-        if self._transit is not None:
-            self._exchange.answer(self._transit)
-
-    def _receive(self) -> None:
-        finite = self._transit is None or self._exchange.receive(self._transit)
-        if self._completes_bucket:
-            finite = self._bucket.store() and finite
-        if not finite:
-            self._step.finite = False
-        if self._end_of_step is not None:
-            self._end_of_step(self._step)

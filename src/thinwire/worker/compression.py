@@ -1,34 +1,32 @@
-"""The handle of a compressed model: takes its buckets, and has its state and its statistics."""
+"""The handle of a compressed model: its state, its statistics, and what all its steps share."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import accumulate
 from types import TracebackType
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError, WorkerLost
-from thinwire.gradient.pieces import Piece, batches
-from thinwire.worker.bucket import Bucket, Step, UnitJob
+from thinwire.gradient.pieces import Piece
+from thinwire.worker.inline import Inline
 from thinwire.worker.pipeline import Pipeline
 from thinwire.worker.served import Served
 from thinwire.worker.spans import Span, unwatched
-from thinwire.worker.staging import Staging
 from thinwire.worker.state import ExchangeState
 from thinwire.worker.stats import Stats, residual_ratios
 from thinwire.worker.team import Team
+from thinwire.worker.unit_job import Home, Step, UnitJob
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import GradBucket
-    from torch.amp import GradScaler
+STAGES = ("encode", "serve", "decode")
+"""What the three stages of a unit are called."""
 
 
 def _call(tell: Callable[[], Callable[[BaseException], None] | None], error: BaseException) -> None:
@@ -51,22 +49,20 @@ CompressionState = dict[str, RankState]
 """By rank: ``{"rank 0 of 4": ...}``. Ranks differ, and none must be taken for another."""
 
 
-class Compression:
-    """What ``compress_ddp`` returns: state for checkpoints, statistics, and a way to stop."""
+class Compression(ABC):
+    """What ``compress_ddp`` and ``compress_module`` return: state for checkpoints, statistics, and
+    a way to stop."""
 
     def __init__(
         self,
-        names: Mapping[int, str],
         team: Team,
+        pipeline: Pipeline | Inline,
         *,
         optimizer: Optimizer | None,
-        scaler: GradScaler | None,
-        whole_gradient_first: bool,
-        may_be_unused: bool,
         deadline_seconds: float,
     ) -> None:
-        """``names`` are those of parameters, by id. Use ``compress_ddp`` instead."""
-        self._names = names
+        """``pipeline`` does the ``STAGES`` of units. Use ``compress_ddp`` or ``compress_module``
+        instead."""
         self._pieces: dict[str, list[Piece]] = {}
         for piece in team.pieces:
             self._pieces.setdefault(piece.key.name, []).append(piece)
@@ -75,15 +71,10 @@ class Compression:
         self._rank, self._workers = team.rank, team.size
         self._layout = team.layout
         self._own_key = f"rank {team.rank} of {team.size}"
-        self._optimizer, self._scaler = optimizer, scaler
-        self._whole_gradient_first = whole_gradient_first
-        self._may_be_unused = may_be_unused
+        self._optimizer = optimizer
         self._deadline = deadline_seconds
-        self._staging = Staging()
-        # Its threads must not keep this object, and all its memory, alive.
-        tell = weakref.WeakMethod(self._tell)
-        self._pipeline = Pipeline(["encode", "serve", "decode"], on_error=partial(_call, tell))
-        weakref.finalize(self, self._pipeline.close)
+        self._pipeline = pipeline
+        weakref.finalize(self, pipeline.close)
         self._step = Step(0, None)
         self._closed = False
         self.steps = 0
@@ -189,17 +180,9 @@ class Compression:
         for one in (self._pipeline, *self._links):
             one.span = span or unwatched
 
+    @abstractmethod
     def _end_of_backward(self) -> None:
-        self.wait()
-        if self._may_be_unused:
-            # DDP throws away what it was given for parameters that no rank has used, but that
-            # is gradient too: what was owed for them. After DDP's own callback, then.
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._give_to_unused)
-
-    def _give_to_unused(self) -> None:
-        for bucket in self._step.buckets:
-            bucket.give_to_unused()
+        """Called once at the end of each backward, by the thread that has called it."""
 
     def check(self) -> None:
         """Raise what went wrong in an earlier step, if anything did."""
@@ -226,23 +209,6 @@ class Compression:
             self._tell(error)
         self.close()
 
-    def take(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """What DDP's hook does: hand the bucket to the background threads."""
-        if self._closed:
-            raise ConfigError("this model's compression is closed: it cannot be trained any more")
-        self._pipeline.check()
-        if bucket.index() == 0:
-            self._begin_step()
-        taken = self._bucket(bucket)
-        self._step.buckets.append(taken)
-        if not self._whole_gradient_first:
-            self._submit(taken, last=bucket.is_last())
-        elif bucket.is_last():
-            self._step.take_norm()
-            for one in self._step.buckets:
-                self._submit(one, last=one is taken)
-        return taken.future
-
     def _begin_step(self) -> None:
         rate = None if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
         self._step = Step(self.steps, rate)
@@ -254,41 +220,27 @@ class Compression:
             # futures, and the next call raises what went wrong.
             pass
 
-    def _bucket(self, bucket: GradBucket) -> Bucket:
-        buffer = bucket.buffer()
-        scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
-        parameters = {self._names[id(parameter)]: parameter for parameter in bucket.parameters()}
-        sizes = [parameter.numel() for parameter in parameters.values()]
-        stops = accumulate(sizes)
-        places = {
-            name: (stop - size, stop)
-            for name, size, stop in zip(parameters, sizes, stops, strict=True)
-        }
-        staged = self._staging.stage(bucket.index(), buffer, scale=scale)
-        return Bucket(staged, places, parameters)
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ConfigError("this model's compression is closed: it cannot be trained any more")
+        self._pipeline.check()
 
-    def _submit(self, bucket: Bucket, *, last: bool) -> None:
-        units = batches([piece for name in bucket.trained() for piece in self._pieces_of(name)])
-        for number, pieces in enumerate(units, start=1):
-            completes = number == len(units)
-            end = self._end_step if last and completes else None
-            job = UnitJob(
-                self._exchange,
-                self._step,
-                bucket,
-                sorted(pieces, key=self._order.__getitem__),
-                completes_bucket=completes,
-                end_of_step=end,
-            )
-            self._pipeline.submit(job)
+    def _job(
+        self, home: Home, pieces: Iterable[Piece], *, completes_home: bool, last: bool
+    ) -> UnitJob:
+        """The exchange of some pieces of a home. ``last``: it ends the step."""
+        return UnitJob(
+            self._exchange,
+            self._step,
+            home,
+            sorted(pieces, key=self._order.__getitem__),
+            completes_home=completes_home,
+            end_of_step=self._end_step if last else None,
+        )
 
-    def _pieces_of(self, name: str) -> list[Piece]:
-        if name not in self._pieces:
-            raise ConfigError(
-                f"{name} is trained now, but was frozen when compress_ddp was called: call that "
-                "before freezing, or make a new DistributedDataParallel"
-            )
-        return self._pieces[name]
+    def _teller(self) -> Callable[[BaseException], None]:
+        """For a pipeline, whose threads must not keep this object, and all its memory, alive."""
+        return partial(_call, weakref.WeakMethod(self._tell))
 
     def _tell(self, error: BaseException) -> None:
         """Say to all why this rank stops: else they would wait for it, and blame it."""

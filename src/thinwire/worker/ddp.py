@@ -21,6 +21,7 @@ from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe, check_recipe
 from thinwire.settings import check_choice, check_positive
 from thinwire.transport.keys import WorkerCurve
+from thinwire.worker.buckets import BucketCompression
 from thinwire.worker.compression import Compression
 from thinwire.worker.momentum import take_over_momentum
 from thinwire.worker.network import check_gradients, check_one_rate, plain_name
@@ -75,13 +76,14 @@ def compress_ddp(
         ranks,
         exchange=exchange,
         hierarchy=hierarchy,
+        caller="compress_ddp",
         seed=seed,
         deadline_seconds=deadline_seconds,
         servers=servers,
         connect=connect_with(keys, insecure=insecure) if servers else None,
         weights=trained,
     )
-    compression = Compression(
+    compression = BucketCompression(
         names,
         team,
         optimizer=optimizer,
@@ -95,7 +97,7 @@ def compress_ddp(
     return compression
 
 
-def _register(ddp: DistributedDataParallel, compression: Compression) -> None:
+def _register(ddp: DistributedDataParallel, compression: BucketCompression) -> None:
     def thinwire_hook(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         return compression.take(bucket)
 
@@ -124,10 +126,6 @@ def _check_recipe(recipe: Recipe, hierarchy: str, optimizer: Optimizer | None) -
             "Clip(norm, scope='tensor') with hierarchy='host'"
         )
     if recipe.rescales:
-        if optimizer is None:
-            raise ConfigError(
-                "Residual(rescale=True) follows the learning rate: pass optimizer=..."
-            )
         check_one_rate(optimizer)
 
 

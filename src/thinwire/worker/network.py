@@ -54,8 +54,10 @@ def check_optimizer(net: nn.Module, optimizer: Optimizer) -> None:
                 )
 
 
-def check_one_rate(optimizer: Optimizer) -> None:
+def check_one_rate(optimizer: Optimizer | None) -> None:
     """For residuals that follow the learning rate: there must be one."""
+    if optimizer is None:
+        raise ConfigError("Residual(rescale=True) follows the learning rate: pass optimizer=...")
     if len(optimizer.param_groups) > 1:
         raise ConfigError(
             "Residual(rescale=True) follows the learning rate, of which the optimizer has one for "

@@ -52,7 +52,7 @@ class Pushing:
         self.take_back_refused()
         flat = {name: _gradient(self._parameters[name]) for name in names}
         if self._recipe.clips_model:
-            round_ = replace(round_, gradient_norm=norm_of(flat))
+            round_ = replace(round_, gradient_norm=norm_of(flat.values()))
         numbers = [number for name in names for number in self._numbers[name]]
         self._returned.add_to(flat, [servers.pieces[number] for number in numbers])
         for owned in servers.by_owner(numbers):

@@ -6,7 +6,7 @@ Pure but for the residuals: no network, no threads, no devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -144,9 +144,9 @@ def slice_of(flat: Mapping[str, Tensor], piece: Piece) -> Tensor:
     return whole if piece.numel == piece.key.numel else whole[piece.start : piece.stop]
 
 
-def norm_of(flat: Mapping[str, Tensor]) -> float:
-    """Of all these gradients together."""
-    return math.sqrt(math.fsum(map(_native.sum_squares, flat.values())))
+def norm_of(gradients: Iterable[Tensor]) -> float:
+    """Of all these gradients, which are flat, together."""
+    return math.sqrt(math.fsum(map(_native.sum_squares, gradients)))
 
 
 def entries(numbers: Sequence[int], encoded: Sequence[Encoded]) -> tuple[Entry, ...]:

@@ -57,6 +57,7 @@ def gather_team(
     *,
     exchange: str,
     hierarchy: str,
+    caller: str,
     seed: int,
     deadline_seconds: float,
     servers: Sequence[str] = (),
@@ -65,18 +66,19 @@ def gather_team(
 ) -> Team:
     """Join the global ``ranks``, all of which must call this alike; refuses if they do not.
 
+    ``caller`` is the function that a user knows.
     ``connect`` leads to ``servers``, where they do the averaging; they compare ``weights``, those
     of ``keys``, with what other ranks begin with.
     """
     if dist.get_rank() not in ranks:
         raise ConfigError(f"rank {dist.get_rank()} is none of {list(ranks)}")
-    votes = _Votes(ranks, deadline_seconds)
+    votes = _Votes(ranks, caller, deadline_seconds)
     try:
         hosts = hosts_of(ranks) if hierarchy == "host" else [[rank] for rank in ranks]
     except ConfigError:
         votes.vote("refused")  # so that the others need not wait for this rank
         raise
-    settings = (list(keys), recipe, exchange, hierarchy, seed, hosts, list(servers))
+    settings = (caller, list(keys), recipe, exchange, hierarchy, seed, hosts, list(servers))
     votes.check_alike(_digest(settings))
     pieces = cut(keys, most_numel=piece_numel_for(keys, owners=len(hosts)))
     links = _Links(hosts, deadline_seconds)
@@ -197,8 +199,8 @@ def hosts_of(ranks: Sequence[int]) -> list[list[int]]:
 class _Votes:
     """What each rank wants, before any link is made: they may not even want the same ones."""
 
-    def __init__(self, ranks: Sequence[int], deadline_seconds: float) -> None:
-        self._ranks, self._deadline = ranks, deadline_seconds
+    def __init__(self, ranks: Sequence[int], caller: str, deadline_seconds: float) -> None:
+        self._ranks, self._caller, self._deadline = ranks, caller, deadline_seconds
         self._store = new_store(ranks)
 
     def vote(self, own: str) -> None:
@@ -210,7 +212,7 @@ class _Votes:
         for rank in self._ranks:
             if self._vote_of(rank) != own:
                 raise ConfigError(
-                    f"rank {rank} calls compress_ddp with another network, recipe, exchange, "
+                    f"rank {rank} calls {self._caller} with another network, recipe, exchange, "
                     "hierarchy, group, servers or seed than this rank: all must be alike"
                 )
 
@@ -220,5 +222,5 @@ class _Votes:
             return self._store.get(str(rank)).decode()
         except RuntimeError as error:
             raise WorkerLost(
-                f"rank {rank} is gone, or did not call compress_ddp within {self._deadline:g} s"
+                f"rank {rank} is gone, or did not call {self._caller} within {self._deadline:g} s"
             ) from error

@@ -79,7 +79,7 @@ class VirtualExchange:
         If one gradient of one worker is not finite, neither is the mean, and no state changes.
         """
         flat = [{key.name: flatten(own[key.name]) for key in self.keys} for own in gradients]
-        rounds = [Round(step, learning_rate, norm_of(own)) for own in flat]
+        rounds = [Round(step, learning_rate, norm_of(own.values())) for own in flat]
         mean = {key.name: torch.empty(key.numel) for key in self.keys}
         pushed = pulled = 0
         finite = True

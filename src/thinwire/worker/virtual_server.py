@@ -67,7 +67,7 @@ class VirtualServer:
 
     def _compressed(self, one: Evaluation, step: int) -> list[Frame]:
         flat = {key.name: flatten(one.gradients[key.name]) for key in self._exchange.keys}
-        round_ = Round(step, one.learning_rate, norm_of(flat))
+        round_ = Round(step, one.learning_rate, norm_of(flat.values()))
         side = self._exchange.workers[one.worker]
         found = []
         for batch in self._batches:
