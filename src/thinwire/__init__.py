@@ -43,6 +43,8 @@ from thinwire.watch.trace import Trace, merge_traces, trace
 from thinwire.worker.client import Client
 from thinwire.worker.compression import Compression
 from thinwire.worker.ddp import compress_ddp
+from thinwire.worker.gradients import ModuleCompression
+from thinwire.worker.module import compress_module
 from thinwire.worker.stats import ClientStats, Stats
 from thinwire.worker.virtual import VirtualCluster
 
@@ -64,6 +66,7 @@ __all__ = [
     "LocalProtocolError",
     "LogError",
     "LogSettings",
+    "ModuleCompression",
     "Momentum",
     "NoFeedback",
     "NonFiniteError",
@@ -95,6 +98,7 @@ __all__ = [
     "codec",
     "codecs",
     "compress_ddp",
+    "compress_module",
     "dense",
     "dgc",
     "doublesqueeze",

@@ -32,6 +32,9 @@ from thinwire.overflow import Overflowed, untouched
 from thinwire.settings import check_whole
 from thinwire.states import States
 
+LAST_STEP = 1 << 62
+"""Where every schedule is over."""
+
 
 class Compressor:
     """Compress named gradients and remember what was left out.
@@ -66,6 +69,7 @@ class Compressor:
         self._rank = rank
         self._workers = workers
         self._fuse = fuse
+        self._fusions: dict[Codec, Fusion | None] = {}
         self._forgets = feedback == NoFeedback()
         self.squares: dict[str, float] = {}
         """The sum of squares of the newest gradient of each piece, where it was needed."""
@@ -206,6 +210,11 @@ class Compressor:
         codec = self._policy.choose(piece.key, step=step, workers=self._workers)
         return max(codec.max_nbytes(piece.numel), Float32().max_nbytes(piece.numel))
 
+    def usual_nbytes(self, piece: Piece) -> int:
+        """About what the payload of this piece has, once all schedules are over."""
+        codec = self._policy.choose(piece.key, step=LAST_STEP, workers=self._workers)
+        return codec.max_nbytes(piece.numel)
+
     def is_dense(self, piece: Piece, *, step: int) -> bool:
         """Whether this piece travels in float32 at this step, overflowed or not."""
         codec = self._policy.choose(piece.key, step=step, workers=self._workers)
@@ -299,7 +308,9 @@ class Compressor:
         return self._policy.choose(piece.key, step=moment.step, workers=moment.workers)
 
     def _fusion(self, codec: Codec) -> Fusion | None:
-        return find_fusion(codec, self._feedback) if self._fuse else None
+        if codec not in self._fusions:  # to look takes longer than to encode a small tensor
+            self._fusions[codec] = find_fusion(codec, self._feedback) if self._fuse else None
+        return self._fusions[codec]
 
     def _seed_for(self, codec: Codec, piece: Piece, moment: Moment) -> int:
         """A seed of its own for every tensor, step and, unless the codec shares it, rank."""

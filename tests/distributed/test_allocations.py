@@ -43,6 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sharded": {"exchange": "sharded"},
     "allgather": {"exchange": "allgather"},
     "one host": {"hierarchy": "host"},
+    "without DDP": {"exchange": "allgather", "module": True},
 }
 RECIPES = {
     "dense": tw.dense(),

@@ -54,6 +54,11 @@ def test_S2_resuming_at_any_step_is_bit_identical(name: str, at: int, exchange: 
     assert run(resume, name, at, {"exchange": exchange}, ranks=3) == [True] * 3
 
 
+@pytest.mark.parametrize("name", STATEFUL)
+def test_S2_resuming_without_ddp_is_bit_identical(name: str) -> None:
+    assert run(resume, name, 3, {"module": True}, ranks=2) == [True] * 2
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("name", STATEFUL)
 def test_S2_resuming_is_bit_identical_with_any_number_of_ranks(name: str, ranks: int) -> None:

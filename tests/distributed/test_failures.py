@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -51,6 +51,18 @@ class Team:
     victim: int
     exchange: str = "sharded"
     hierarchy: str = "flat"
+    module: bool = False
+    """Without DDP."""
+
+    @property
+    def caller(self) -> str:
+        return "compress_module" if self.module else "compress_ddp"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        if self.module:
+            return {"exchange": self.exchange, "module": True}
+        return {"exchange": self.exchange, "hierarchy": self.hierarchy}
 
     @property
     def env(self) -> dict[str, str]:
@@ -60,7 +72,8 @@ class Team:
         return [one for one in processes if one.rank != self.victim]
 
     def __str__(self) -> str:
-        return f"{self.ranks} {self.exchange} {self.hierarchy}, rank {self.victim} fails"
+        kind = f"{self.exchange} {'module' if self.module else self.hierarchy}"
+        return f"{self.ranks} {kind}, rank {self.victim} fails"
 
 
 PAIR = Team(2, victim=1)
@@ -71,6 +84,8 @@ TEAMS = [
     Team(3, victim=1, exchange="allgather"),
     Team(4, victim=1, hierarchy="host"),
     Team(4, victim=2, hierarchy="host"),
+    Team(3, victim=1, module=True),
+    Team(2, victim=0, exchange="allgather", module=True),
 ]
 
 
@@ -97,12 +112,7 @@ _kept: list[Trainer] = []
 def trainer_for(
     team: Team, deadline_seconds: float, recipe: tw.Recipe = RECIPES["1 bit"]
 ) -> Trainer:
-    trainer = Trainer(
-        recipe,
-        exchange=team.exchange,
-        hierarchy=team.hierarchy,
-        deadline_seconds=deadline_seconds,
-    )
+    trainer = Trainer(recipe, deadline_seconds=deadline_seconds, **team.options)
     _kept.append(trainer)
     return trainer
 
@@ -231,7 +241,7 @@ def train_moody(fails_to: str, team: Team, folder: str) -> list[Seen]:
     return errors_of(trainer)
 
 
-@pytest.mark.parametrize("team", [PAIR, TEAMS[3], TEAMS[5]], ids=str)
+@pytest.mark.parametrize("team", [PAIR, TEAMS[3], TEAMS[5], TEAMS[7]], ids=str)
 @pytest.mark.parametrize("fails_to", ["encode", "decode"])
 def test_an_error_in_a_background_thread_is_raised_by_backward_as_itself(
     fails_to: str, team: Team, tmp_path: Path
@@ -306,7 +316,7 @@ def test_a_rank_with_another_recipe_is_refused_by_name(team: Team) -> None:
     assert all(one is not None and one.kind == "ConfigError" for one in seen)
     for rank, one in enumerate(seen):
         if rank != team.victim:
-            assert f"rank {team.victim} calls compress_ddp with another" in one.text
+            assert f"rank {team.victim} calls {team.caller} with another" in one.text
 
 
 def call_nothing(team: Team) -> Seen | None:

@@ -111,9 +111,15 @@ def test_I4_updates_and_what_is_owed_add_up_to_the_gradients(name: str, ranks: i
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_I4_holds_for_allgather_and_between_hosts(ranks: int) -> None:
+def test_I4_holds_for_allgather_between_hosts_and_without_ddp(ranks: int) -> None:
     recipe = LOSSY["top-k"]
-    for options, env in (({"exchange": "allgather"}, {}), ({"hierarchy": "host"}, HOST)):
+    ways: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({"exchange": "allgather"}, {}),
+        ({"hierarchy": "host"}, HOST),
+        ({"module": True}, {}),
+        ({"module": True, "exchange": "allgather"}, {}),
+    ]
+    for options, env in ways:
         found = run(train_linear, recipe, options, ranks=ranks, env=env)
         for tensor in NAMES:
             total = found[0].applied[tensor] + still_owed(found, tensor)

@@ -30,6 +30,7 @@ from tests.distributed.training import (
     momentum_sgd,
     network,
     plain_sgd,
+    refused,
     train,
     virtual,
     weights,
@@ -128,6 +129,7 @@ def test_a_parameter_frozen_before_compression_is_named() -> None:
 
 def train_uneven(recipe: Any) -> list[bytes]:
     trainer = Trainer(recipe)
+    assert isinstance(trainer.model, DistributedDataParallel)
     with Join([trainer.model]):
         for step in range(4 + 2 * dist.get_rank()):
             trainer.step(step)
@@ -286,13 +288,6 @@ def test_P2_momentum_that_comes_back_is_refused() -> None:
 
 
 def refusals() -> list[str]:
-    def refused(make: Callable[[], object]) -> str:
-        try:
-            make()
-        except tw.ConfigError as error:
-            return str(error)
-        return "no error"
-
     sparse = nn.Sequential(nn.Embedding(9, 4, sparse=True))
     phase = nn.Linear(3, 3, dtype=torch.complex64)
     plain = DistributedDataParallel(network())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -75,13 +75,23 @@ class Trainer:
         net: nn.Module | None = None,
         optimizer: Callable[[nn.Module], Optimizer] = plain_sgd,
         ddp: dict[str, Any] | None = None,
+        module: bool = False,
         **options: Any,
     ) -> None:
-        """Several buckets, so that DDP re-forms them. ``options`` are for ``compress_ddp``."""
+        """Several buckets, so that DDP re-forms them. ``options`` are for ``compress_ddp``, or, if
+        ``module``, for ``compress_module``, without DDP."""
         self.net = network() if net is None else net
-        self.model = DistributedDataParallel(self.net, **{"bucket_cap_mb": 0.2, **(ddp or {})})
+        self.model: nn.Module
         self.optimizer = optimizer(self.net)
-        self.compression = None
+        self.compression: Compression | None = None
+        if module:
+            assert recipe is not None
+            self.model = self.net
+            self.compression = tw.compress_module(
+                self.net, recipe, optimizer=self.optimizer, **options
+            )
+            return
+        self.model = DistributedDataParallel(self.net, **{"bucket_cap_mb": 0.2, **(ddp or {})})
         if recipe is not None:
             self.compression = tw.compress_ddp(
                 self.model, recipe, optimizer=self.optimizer, **options
@@ -91,6 +101,12 @@ class Trainer:
         backward(loss_of(self.model, step, dist.get_rank()) if loss is None else loss)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        if isinstance(self.compression, tw.ModuleCompression):
+            return self.compression.no_sync()
+        assert isinstance(self.model, DistributedDataParallel)
+        return self.model.no_sync()
 
     def train(self, steps: range) -> list[bytes]:
         for step in steps:
@@ -124,6 +140,15 @@ def exchange_state(compression: Compression | None) -> ExchangeState:
     assert compression is not None
     (own,) = compression.state_dict().values()
     return own["exchange"]
+
+
+def refused(make: Callable[[], object]) -> str:
+    """The sentence that it is refused with."""
+    try:
+        make()
+    except tw.ConfigError as error:
+        return str(error)
+    return "no error"
 
 
 @contextmanager

@@ -1,0 +1,309 @@
+"""Networks without DistributedDataParallel: the same training, encoded where gradients are made."""
+
+# ruff: noqa: N802 - a test begins with the number of its invariant, as the invariant is written
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import thinwire as tw
+from tests.distributed.launch import run
+from tests.distributed.test_amp import states
+from tests.distributed.test_modes import Branches
+from tests.distributed.training import (
+    RECIPES,
+    Trainer,
+    backward,
+    batch,
+    loss_of,
+    momentum_sgd,
+    network,
+    refused,
+    train,
+    virtual,
+    weights,
+    wide_network,
+)
+from thinwire.worker import gradients
+from thinwire.worker.gradients import ModuleCompression, neighbours
+
+ONE_BIT = RECIPES["1 bit"]
+
+
+def train_module(recipe: tw.Recipe, steps: int, options: dict[str, Any]) -> list[bytes]:
+    return train(recipe, steps, module=True, **options)
+
+
+def test_the_network_has_large_and_small_gradients() -> None:
+    """Or these tests would see only half of the code."""
+    numels = [parameter.numel() for parameter in network().parameters()]
+    assert min(numels) < gradients.SMALL_NUMEL <= max(numels)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_S1_ranks_agree_and_are_what_the_virtual_cluster_computes(name: str, ranks: int) -> None:
+    found = run(train_module, RECIPES[name], 8, {}, ranks=ranks)
+    assert all(one == found[0] for one in found)
+    assert found[0] == virtual(RECIPES[name], ranks, 8)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_S1_allgather_is_what_a_lossless_answer_gives(name: str) -> None:
+    found = run(train_module, RECIPES[name], 8, {"exchange": "allgather"}, ranks=2)
+    assert found[0] == found[1]
+    one_way = tw.Recipe(RECIPES[name].push, RECIPES[name].push_feedback)
+    assert found[0] == virtual(one_way, 2, 8)
+
+
+def train_wide(module: bool, exchange: str) -> list[bytes]:
+    net = wide_network()
+    if not module:
+        return train(None, 8, net=net)
+    return train(tw.dense(), 8, net=net, module=True, exchange=exchange)
+
+
+@pytest.mark.parametrize("exchange", ["sharded", "allgather"])
+def test_identity_codec_is_plain_ddp_bit_for_bit(exchange: str) -> None:
+    """Also of tensors that travel beside frames."""
+    plain = run(train_wide, False, "", ranks=2)
+    assert run(train_wide, True, exchange, ranks=2) == plain
+
+
+def train_clipped() -> list[bytes]:
+    recipe = tw.dgc(0.02, momentum=0.9, clip_norm=0.1)
+    return train(recipe, 6, module=True, optimizer=momentum_sgd)
+
+
+def test_clipping_knows_the_norm_of_the_whole_gradient() -> None:
+    found = run(train_clipped, ranks=2)
+    recipe = tw.dgc(0.02, momentum=0.9, clip_norm=0.1)
+    assert found[0] == found[1] == virtual(recipe, 2, 6, optimizer=momentum_sgd)
+
+
+def handle(trainer: Trainer) -> ModuleCompression:
+    assert isinstance(trainer.compression, ModuleCompression)
+    return trainer.compression
+
+
+def accumulate(module: bool) -> list[bytes]:
+    """Two batches for each step."""
+    trainer = Trainer(tw.dense() if module else None, module=module)
+    for step in range(4):
+        with trainer.no_sync():
+            backward(loss_of(trainer.model, 2 * step, dist.get_rank()))
+        trainer.step(2 * step + 1)
+    return weights(trainer.net)
+
+
+def test_gradients_of_several_batches_add_up_as_with_ddp() -> None:
+    assert run(accumulate, True, ranks=2) == run(accumulate, False, ranks=2)
+
+
+def train_branches(module: bool) -> list[bytes]:
+    """Rank 0 uses a branch more than rank 1, and after three steps nobody uses it."""
+    options: dict[str, Any] = {"module": True}
+    if not module:
+        options = {"ddp": {"find_unused_parameters": True}}
+    trainer = Trainer(ONE_BIT, net=Branches(), **options)
+    rank = dist.get_rank()
+    for step in range(6):
+        trainer.step(step, trainer.model(batch(step, rank), both=rank == 0 and step < 3))
+    return weights(trainer.net)
+
+
+def test_P21_what_is_owed_for_unused_parameters_is_sent_as_with_ddp() -> None:
+    assert run(train_branches, True, ranks=2) == run(train_branches, False, ranks=2)
+
+
+def train_with_frozen_steps(module: bool) -> list[bytes]:
+    options: dict[str, Any] = {"module": True}
+    if not module:
+        options = {"ddp": {"find_unused_parameters": True}}
+    trainer = Trainer(ONE_BIT, **options)
+    for step in range(6):
+        for parameter in list(trainer.net.parameters())[2:4]:  # a large and a small one
+            parameter.requires_grad_(step not in (2, 3))
+        trainer.step(step)
+    return weights(trainer.net)
+
+
+def test_parameters_may_be_frozen_and_unfrozen_as_with_ddp() -> None:
+    ours = run(train_with_frozen_steps, True, ranks=2)
+    assert ours == run(train_with_frozen_steps, False, ranks=2)
+
+
+def train_channels_last() -> tuple[list[bytes], bool]:
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(72, 3))
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    trainer = Trainer(ONE_BIT, net=net, module=True)
+    for step in range(4):
+        x = batch(step, dist.get_rank())[:, :4, None, None].expand(-1, -1, 5, 5)
+        trainer.step(step, net(x.contiguous(memory_format=torch.channels_last)).square().mean())
+    return weights(net), all(bool(p.isfinite().all()) for p in net.parameters())
+
+
+def test_gradients_that_are_not_contiguous_are_averaged_too() -> None:
+    (first, fine), (second, _) = run(train_channels_last, ranks=2)
+    assert first == second
+    assert fine
+
+
+def begin_differently() -> list[bytes]:
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4))
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    nn.init.normal_(net[1].running_mean)  # type: ignore[arg-type]
+    tw.compress_module(net, ONE_BIT)
+    return [tensor.numpy().tobytes() for tensor in net.state_dict().values()]
+
+
+def test_all_ranks_begin_with_the_state_of_the_first() -> None:
+    first, second = run(begin_differently, ranks=2)
+    assert first == second
+
+
+def overflow(exchange: str) -> tuple[bool, bool, int, list[bytes]]:
+    trainer = Trainer(RECIPES["top-k"], module=True, exchange=exchange)
+    trainer.train(range(2))
+    before = states(trainer)
+    first = next(trainer.net.parameters())
+    lost = math.inf if dist.get_rank() == 1 else 0.0
+    backward(loss_of(trainer.model, 2, dist.get_rank()) + first[0, 0] * lost)
+    seen = not bool(first.grad is not None and first.grad.isfinite().all())
+    unchanged = states(trainer) == before
+    trainer.optimizer.zero_grad()
+    after = trainer.train(range(3, 5))
+    return seen, unchanged, handle(trainer).overflowed_steps, after
+
+
+@pytest.mark.parametrize("exchange", ["sharded", "allgather"])
+def test_P10_all_ranks_see_an_overflow_of_one_and_no_state_changes(exchange: str) -> None:
+    first, second = run(overflow, exchange, ranks=2)
+    assert first == second
+    assert first[:3] == (True, True, 1)
+
+
+def gradients_left_without_a_collector() -> int:
+    """How many gradients of a step outlive zero_grad while nobody looks for circles."""
+    trainer = Trainer(ONE_BIT, module=True)
+    trainer.step(0)
+    gc.collect()
+    gc.disable()
+    try:
+        backward(loss_of(trainer.model, 1, dist.get_rank()))
+        places = {p.grad.data_ptr() for p in trainer.net.parameters() if p.grad is not None}
+        assert len(places) == len(list(trainer.net.parameters()))
+        trainer.optimizer.zero_grad()
+        return sum(type(x) is Tensor and x.data_ptr() in places for x in gc.get_objects())
+    finally:
+        gc.enable()
+
+
+def test_a_gradient_is_freed_when_the_script_lets_go_of_it() -> None:
+    """A circle of references would keep all of them until Python looks for circles."""
+    assert run(gradients_left_without_a_collector, ranks=2) == [0, 0]
+
+
+def second_backward() -> str:
+    trainer = Trainer(ONE_BIT, module=True)
+    trainer.step(0)
+
+    def fail(gradient: Tensor) -> None:
+        raise ArithmeticError("no mood")
+
+    hook = next(trainer.net.parameters()).register_hook(fail)  # type: ignore[no-untyped-call]
+    with pytest.raises(ArithmeticError):
+        backward(loss_of(trainer.model, 1, dist.get_rank()))
+    hook.remove()
+    return refused(lambda: backward(loss_of(trainer.model, 1, dist.get_rank())))
+
+
+def test_backward_after_one_that_failed_is_refused() -> None:
+    for text in run(second_backward, ranks=2, keep=False):
+        assert "has a second gradient in step 1" in text
+
+
+def closed() -> str:
+    trainer = Trainer(ONE_BIT, module=True)
+    trainer.step(0)
+    handle(trainer).close()
+    return refused(lambda: backward(loss_of(trainer.model, 1, dist.get_rank())))
+
+
+def test_after_close_backward_says_so() -> None:
+    assert all("closed" in text for text in run(closed, ranks=2, keep=False))
+
+
+def frozen_too_early() -> str:
+    net = network()
+    first = next(net.parameters())
+    first.requires_grad_(False)
+    trainer = Trainer(ONE_BIT, net=net, module=True)
+    first.requires_grad_(True)
+    return refused(lambda: backward(loss_of(trainer.model, 0, dist.get_rank())))
+
+
+def test_a_parameter_frozen_before_compression_is_named() -> None:
+    for text in run(frozen_too_early, ranks=2, keep=False):
+        assert "0.weight is trained now" in text
+
+
+def refusals() -> list[str]:
+    net = network()
+    attempts: list[Callable[[], object]] = [
+        lambda: tw.compress_module(DistributedDataParallel(net), ONE_BIT),
+        lambda: tw.compress_module(network().double(), ONE_BIT),
+        lambda: tw.compress_module(net, ONE_BIT, exchange="servers"),
+        lambda: tw.compress_module(net, ONE_BIT, deadline_seconds=0.0),
+        lambda: tw.compress_module(net, tw.dgc(0.1)),
+        lambda: tw.compress_module(nn.Embedding(3, 4, sparse=True), ONE_BIT),
+    ]
+    return [refused(attempt) for attempt in attempts]
+
+
+def test_what_cannot_be_is_refused_in_a_sentence() -> None:
+    wanted = [
+        "use compress_ddp",
+        "0.weight is torch.float64 on cpu",
+        "'servers'",
+        "deadline_seconds",
+        "pass the optimizer",
+        "sparse gradients",
+    ]
+    for found in run(refusals, ranks=2):
+        for text, part in zip(found, wanted, strict=True):
+            assert part in text
+
+
+def measured() -> tw.Stats:
+    trainer = Trainer(ONE_BIT, module=True)
+    trainer.train(range(5))
+    return handle(trainer).stats()
+
+
+def test_bytes_and_times_are_counted() -> None:
+    for stats in run(measured, ranks=2):
+        assert stats.steps == 5
+        assert stats.dense_nbytes == 5 * sum(4 * p.numel() for p in network().parameters())
+        assert stats.sent_nbytes < stats.dense_nbytes / 10
+        assert min(stats.encode_seconds, stats.serve_seconds, stats.decode_seconds) > 0
+        assert stats.exchange_seconds >= stats.exposed_seconds > 0
+
+
+def test_groups_grow_until_they_are_large_enough() -> None:
+    layers = {f"{number}": 133_000 for number in range(24)}
+    assert [len(group) for group in neighbours(layers)] == [1, 2, 4, 8, 8, 1]
+    assert [name for group in neighbours(layers) for name in group] == list(layers)
+    assert neighbours({}) == []
+    assert neighbours({"a": 0, "b": 0}) == [["a", "b"]]
