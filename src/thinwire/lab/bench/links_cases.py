@@ -28,7 +28,8 @@ _SLOWEST_NBYTES_PER_SECOND = 5e7
 class LinkCase:
     """One way. ``copies`` is how much memory a host needs for it, in gradients.
 
-    Ours have a ``recipe``, as in Python, and an ``exchange``. Others are known by name.
+    Ours have a ``recipe``, as in Python, and an ``exchange``, with DDP or without. Others are known
+    by name.
     """
 
     name: str
@@ -36,6 +37,7 @@ class LinkCase:
     copies: float
     recipe: str = ""
     exchange: str = ""
+    ddp: bool = True
 
 
 NONE = LinkCase("none", "no communication", 1)
@@ -56,11 +58,26 @@ OURS = (
     LinkCase("topk", "top-k 0.1 %, sharded", 5, _TOPK, "sharded"),
     LinkCase("topk-allgather", "top-k 0.1 %, allgather", 4, _TOPK, "allgather"),
 )
+OURS_WITHOUT_DDP = (
+    LinkCase("dense-module", "dense, no DDP", 2.5, "dense", "sharded", ddp=False),
+    LinkCase("onebit-module", "1-bit, no DDP", 4, _ONE_BIT, "allgather", ddp=False),
+    LinkCase("dgc-module", "DGC 0.1 %, no DDP", 6, _DGC, "allgather", ddp=False),
+    LinkCase("topk-module", "top-k 0.1 %, no DDP", 4, _TOPK, "allgather", ddp=False),
+)
 OURS_ON_SERVERS = (
     LinkCase("onebit-servers", "1-bit, servers", 6, _ONE_BIT, SERVERS),
     LinkCase("dgc-servers", "DGC 0.1 %, servers", 6, _DGC, SERVERS),
 )
-CASES = {c.name: c for c in (NONE, SILENT, DDP, FP16, *POWERSGD, *OURS, *OURS_ON_SERVERS)}
+CASES = {
+    case.name: case
+    for case in (
+        *(NONE, SILENT, DDP, FP16),
+        *POWERSGD,
+        *OURS,
+        *OURS_WITHOUT_DDP,
+        *OURS_ON_SERVERS,
+    )
+}
 DEFAULT_CASES = tuple(name for name, case in CASES.items() if case.exchange != SERVERS)
 
 

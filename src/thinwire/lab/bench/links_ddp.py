@@ -18,6 +18,7 @@ from thinwire.lab.bench.links_cases import FP16, NONE, POWERSGD, SERVERS, SILENT
 from thinwire.spelling import read_recipe
 from thinwire.worker.compression import Compression
 from thinwire.worker.ddp import compress_ddp
+from thinwire.worker.module import compress_module
 
 POWERSGD_START = 2
 """The first step that it compresses; with error feedback it cannot be less."""
@@ -45,6 +46,16 @@ def wrap(
     """Let a case exchange the gradients of ``net``. All hosts must call it alike."""
     if case == NONE:
         return Wrapped(net)
+    if not case.ddp:
+        compression: Compression = compress_module(
+            net,
+            read_recipe(case.recipe),
+            exchange=case.exchange,
+            optimizer=optimizer,
+            init_sync=False,
+            deadline_seconds=deadline_seconds,
+        )
+        return Wrapped(net, compression)
     # With more than one bucket torch's PowerSGD waits for itself on gloo.
     ddp = _ddp(net, _ONE_BUCKET_MB if case in POWERSGD else bucket_mb)
     if case == SILENT:
