@@ -69,7 +69,6 @@ class Compressor:
         self._rank = rank
         self._workers = workers
         self._fuse = fuse
-        self._fusions: dict[Codec, Fusion | None] = {}
         self._forgets = feedback == NoFeedback()
         self.squares: dict[str, float] = {}
         """The sum of squares of the newest gradient of each piece, where it was needed."""
@@ -308,9 +307,7 @@ class Compressor:
         return self._policy.choose(piece.key, step=moment.step, workers=moment.workers)
 
     def _fusion(self, codec: Codec) -> Fusion | None:
-        if codec not in self._fusions:  # to look takes longer than to encode a small tensor
-            self._fusions[codec] = find_fusion(codec, self._feedback) if self._fuse else None
-        return self._fusions[codec]
+        return find_fusion(codec, self._feedback) if self._fuse else None
 
     def _seed_for(self, codec: Codec, piece: Piece, moment: Moment) -> int:
         """A seed of its own for every tensor, step and, unless the codec shares it, rank."""

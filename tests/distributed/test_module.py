@@ -6,6 +6,11 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import signal
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import thinwire as tw
+from tests.distributed.fresh import fresh
 from tests.distributed.launch import run
 from tests.distributed.test_amp import states
 from tests.distributed.test_modes import Branches
@@ -27,6 +34,7 @@ from tests.distributed.training import (
     loss_of,
     momentum_sgd,
     network,
+    plain_sgd,
     refused,
     train,
     virtual,
@@ -142,35 +150,114 @@ def test_parameters_may_be_frozen_and_unfrozen_as_with_ddp() -> None:
     assert ours == run(train_with_frozen_steps, False, ranks=2)
 
 
-def train_channels_last() -> tuple[list[bytes], bool]:
+def convolutions() -> nn.Module:
     torch.manual_seed(2)
     net = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(72, 3))
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    trainer = Trainer(ONE_BIT, net=net, module=True)
+    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def train_channels_last(module: bool) -> list[bytes]:
+    trainer = Trainer(tw.dense(), net=convolutions(), module=module)
     for step in range(4):
         x = batch(step, dist.get_rank())[:, :4, None, None].expand(-1, -1, 5, 5)
-        trainer.step(step, net(x.contiguous(memory_format=torch.channels_last)).square().mean())
-    return weights(net), all(bool(p.isfinite().all()) for p in net.parameters())
+        x = x.contiguous(memory_format=torch.channels_last)
+        trainer.step(step, trainer.model(x).square().mean())
+    return weights(trainer.net)
 
 
-def test_gradients_that_are_not_contiguous_are_averaged_too() -> None:
-    (first, fine), (second, _) = run(train_channels_last, ranks=2)
-    assert first == second
-    assert fine
+def test_gradients_that_are_not_contiguous_are_averaged_as_with_ddp() -> None:
+    assert run(train_channels_last, True, ranks=2) == run(train_channels_last, False, ranks=2)
 
 
-def begin_differently() -> list[bytes]:
+class Twins(nn.Module):
+    """Autograd gives the gradients of both the same memory."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.zeros(numel)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((self.first.view(1, -1) + self.second.view(1, -1)) * x).sum()
+
+
+def gradients_of_twins(numel: int, exchange: str) -> list[float]:
+    net = Twins(numel)
+    tw.compress_module(net, tw.dense(), exchange=exchange)
+    backward(net(torch.full((1, numel), 10.0 * dist.get_rank())))
+    means = [p.grad.mean() for p in net.parameters() if p.grad is not None]
+    return [float(mean) for mean in means]
+
+
+@pytest.mark.parametrize("exchange", ["sharded", "allgather"])
+@pytest.mark.parametrize("numel", [7, 40_000, 100_000])
+def test_gradients_that_share_memory_are_averaged_once(numel: int, exchange: str) -> None:
+    assert run(gradients_of_twins, numel, exchange, ranks=2) == [[5.0, 5.0]] * 2
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.first, self.second = nn.Linear(20, 20), nn.Linear(20, 20)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).tanh()).square().mean()  # type: ignore[no-any-return]
+
+
+def train_tied(module: bool) -> list[bytes]:
+    trainer = Trainer(ONE_BIT, net=Tied(), module=module)
+    for step in range(4):
+        backward(trainer.model(batch(step, dist.get_rank())))
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad(set_to_none=False)
+    return weights(trainer.net)
+
+
+def test_tied_weights_and_gradients_that_are_kept_are_as_with_ddp() -> None:
+    assert run(train_tied, True, ranks=2) == run(train_tied, False, ranks=2)
+
+
+def train_in_a_group() -> list[bytes]:
+    """Ranks 0 and 2 together, rank 1 alone."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1])]
+    options = {"group": groups[dist.get_rank() % 2], "init_sync": False}
+    return train(ONE_BIT, 4, module=True, **options)
+
+
+def test_ranks_of_a_group_train_apart_from_others() -> None:
+    first, second, third = run(train_in_a_group, ranks=3)
+    assert first == third != second
+
+
+def begin_differently(init_sync: bool) -> tuple[list[bytes], list[bytes]]:
+    """The state before and after."""
     torch.manual_seed(dist.get_rank())
     net = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4))
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     nn.init.normal_(net[1].running_mean)  # type: ignore[arg-type]
-    tw.compress_module(net, ONE_BIT)
-    return [tensor.numpy().tobytes() for tensor in net.state_dict().values()]
+    before = [tensor.numpy().tobytes() for tensor in net.state_dict().values()]
+    tw.compress_module(net, ONE_BIT, init_sync=init_sync)
+    return before, [tensor.numpy().tobytes() for tensor in net.state_dict().values()]
 
 
 def test_all_ranks_begin_with_the_state_of_the_first() -> None:
-    first, second = run(begin_differently, ranks=2)
-    assert first == second
+    (first, a), (second, b) = run(begin_differently, True, ranks=2)
+    assert first != second
+    assert a == b == first
+
+
+def test_ranks_may_be_left_with_states_of_their_own() -> None:
+    assert all(before == after for before, after in run(begin_differently, False, ranks=2))
+
+
+def disagree_about_the_beginning() -> str:
+    return refused(lambda: tw.compress_module(network(), ONE_BIT, init_sync=dist.get_rank() == 0))
+
+
+def test_ranks_that_begin_in_different_ways_are_refused() -> None:
+    for text in run(disagree_about_the_beginning, ranks=2, keep=False):
+        assert "all must be alike" in text
 
 
 def overflow(exchange: str) -> tuple[bool, bool, int, list[bytes]]:
@@ -213,6 +300,117 @@ def gradients_left_without_a_collector() -> int:
 def test_a_gradient_is_freed_when_the_script_lets_go_of_it() -> None:
     """A circle of references would keep all of them until Python looks for circles."""
     assert run(gradients_left_without_a_collector, ranks=2) == [0, 0]
+
+
+def alive_after_the_network(closes: bool) -> list[bool]:
+    net = network()
+    compression = tw.compress_module(net, ONE_BIT)
+    backward(loss_of(net, 0, dist.get_rank()))
+    if closes:
+        compression.close()
+    handle_alive, weight_alive = weakref.ref(compression), weakref.ref(next(net.parameters()))
+    del net, compression
+    gc.collect()
+    return [handle_alive() is not None, weight_alive() is not None]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_nothing_is_left_of_a_network_that_is_deleted(closes: bool) -> None:
+    assert run(alive_after_the_network, closes, ranks=2) == [[False, False]] * 2
+
+
+def train_without_the_handle() -> list[bytes]:
+    net = network()
+    optimizer = plain_sgd(net)
+    tw.compress_module(net, ONE_BIT)
+    gc.collect()
+    for step in range(4):
+        backward(loss_of(net, step, dist.get_rank()))
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights(net)
+
+
+def test_nobody_needs_to_keep_the_handle() -> None:
+    first, second = run(train_without_the_handle, ranks=2)
+    assert first == second == virtual(ONE_BIT, 2, 4)
+
+
+def again_and_again() -> tuple[str, list[bytes]]:
+    net = network()
+    optimizer = plain_sgd(net)
+    first = tw.compress_module(net, ONE_BIT)
+    twice = refused(lambda: tw.compress_module(net, ONE_BIT))
+    first.close()
+    tw.compress_module(net, ONE_BIT)
+    for step in range(4):
+        backward(loss_of(net, step, dist.get_rank()))
+        optimizer.step()
+        optimizer.zero_grad()
+    return twice, weights(net)
+
+
+def test_a_network_is_compressed_once_or_again_after_close() -> None:
+    for twice, trained in run(again_and_again, ranks=2):
+        assert "compressed already" in twice
+        assert trained == virtual(ONE_BIT, 2, 4)
+
+
+def steps_within_nested_pauses() -> int:
+    trainer = Trainer(ONE_BIT, module=True)
+    with trainer.no_sync():
+        with trainer.no_sync():
+            pass
+        backward(loss_of(trainer.model, 0, dist.get_rank()))
+    return handle(trainer).steps
+
+
+def test_a_pause_ends_with_the_outermost() -> None:
+    assert run(steps_within_nested_pauses, ranks=2) == [0, 0]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.inner, self._reentrant = network(), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        return checkpoint(self.inner, x, use_reentrant=self._reentrant).square().mean()  # type: ignore[no-any-return]
+
+
+def backward_within_backward(reentrant: bool) -> tuple[str, int]:
+    net = Checkpointed(reentrant=reentrant)
+    compression = tw.compress_module(net, ONE_BIT)
+    return refused(lambda: backward(net(batch(0, dist.get_rank())))), compression.steps
+
+
+def test_a_backward_within_another_is_refused() -> None:
+    for text, _ in run(backward_within_backward, True, ranks=2, keep=False):
+        assert "use_reentrant=False" in text
+    assert run(backward_within_backward, False, ranks=2) == [("no error", 1)] * 2
+
+
+WAIT_SECONDS = 60.0
+
+
+def interrupted_while_waiting() -> float:
+    """How long Ctrl-C takes on rank 0 while rank 1 sends nothing."""
+    trainer = Trainer(ONE_BIT, module=True, deadline_seconds=WAIT_SECONDS)
+    trainer.step(0)
+    if dist.get_rank() == 1:
+        threading.Event().wait(WAIT_SECONDS)  # alive, and silent
+        return 0.0
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step(1)
+    return time.monotonic() - start
+
+
+def test_ctrl_c_is_heard_while_a_rank_waits() -> None:
+    with fresh(interrupted_while_waiting, ranks=2) as processes:
+        assert processes[0].result(time.monotonic() + 50) < WAIT_SECONDS / 2
 
 
 def second_backward() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,10 @@ class BucketCompression(Compression):
         """What DDP's hook does: hand the bucket to the background threads."""
         self._check_usable()
         if bucket.index() == 0:
-            self._begin_step()
+            # Not in backward is a rank whose data ended first, within DDP's Join. It waits for the
+            # futures, and the next call raises what went wrong.
+            with suppress(RuntimeError):
+                self._begin_step()
             self._buckets = []
         taken = self._bucket(bucket)
         self._buckets.append(taken)

@@ -210,15 +210,10 @@ class Compression(ABC):
         self.close()
 
     def _begin_step(self) -> None:
+        """RuntimeError if this is not in backward."""
         rate = None if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
         self._step = Step(self.steps, rate)
-        try:
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._end_of_backward)
-        except RuntimeError:
-            # Not in backward: a rank whose data ended first, within DDP's Join. It waits for the
-            # futures, and the next call raises what went wrong.
-            pass
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -1,16 +1,18 @@
 """Compression of a plain module on processors: gradients are encoded where backward has made them.
 
-They are never copied, and the mean goes where they were. Everything happens in the thread that
-calls backward.
+They are not copied first, and the mean goes where they were. Everything up to the end of backward
+happens in its own thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
@@ -22,11 +24,11 @@ from thinwire.worker.sides import Round, norm_of
 from thinwire.worker.team import Team
 
 FIRST_NBYTES = 1 << 15
-"""Of the payloads that travel together first: few, so that the link is soon in use."""
+"""Of payloads: the first group is sent when it has so many, so that the link is soon in use."""
 
 GROUP_NBYTES = 1 << 20
-"""Of others, at most. Each group is twice the one before, because the link is in use meanwhile, and
-a message takes as long as many bytes."""
+"""Each group waits for twice as many bytes as the one before, because the link is in use meanwhile
+and a message takes as long as many bytes, but for no more than these."""
 
 SMALL_NUMEL = 1 << 16
 """Smaller gradients wait for the end of backward, and travel together: to be called for each takes
@@ -62,6 +64,7 @@ class ModuleCompression(Compression):
 
     def __init__(
         self,
+        net: nn.Module,
         parameters: dict[str, Tensor],
         frozen: Mapping[str, Tensor],
         team: Team,
@@ -71,8 +74,8 @@ class ModuleCompression(Compression):
         deadline_seconds: float,
     ) -> None:
         """``frozen`` are parameters that are not trained. Use ``compress_module`` instead."""
-        inline = Inline(STAGES, on_error=self._teller())
-        super().__init__(team, inline, optimizer=optimizer, deadline_seconds=deadline_seconds)
+        self._inline = Inline(STAGES, on_error=self._teller())
+        super().__init__(team, self._inline, optimizer=optimizer, deadline_seconds=deadline_seconds)
         self._parameters, self._frozen = parameters, frozen
         self._whole_gradient_first = whole_gradient_first
         # Gradients come from the last of a network to the first, about; small ones wait for all.
@@ -82,41 +85,49 @@ class ModuleCompression(Compression):
         self._neighbours = neighbours({name: self._usual_nbytes(name) for name in order})
         self._paused = False
         self._arrived: set[str] = set()
+        self._places: set[int] = set()
         self._groups: list[Group] = []
         self._group_of: dict[str, Group] = {}
         self._submitted = 0
         for name, p in parameters.items():
-            hook = self._hook(name, small=name in small)
-            p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            Arrival(self, name, small=name in small).watch(p)
+        # Hooks know this object only weakly, or nothing of it could ever be freed. It must live as
+        # long as the network, also if nobody keeps the handle: else ranks would train apart.
+        weakref.finalize(net, self.close).atexit = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward in here only adds to the gradients: for all but the last of several batches."""
-        self._paused = True
+        before, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._paused = False
+            self._paused = before
 
-    def _hook(self, name: str, *, small: bool) -> Callable[[Tensor], None]:
-        def arrived(parameter: Tensor) -> None:
-            if self._paused:
-                return
+    def arrived(self, name: str, *, small: bool) -> None:
+        """A gradient is complete; what hooks of parameters call. The first one begins a step."""
+        if self._paused:
+            return
+        self._check_usable()
+        try:
             self._note(name)
             if not small:
-                self._group_of[name].flat[name] = _flat(parameter)
+                self._take(name)
                 self._submit()
-
-        return arrived
+        except BaseException as error:
+            self._inline.fail(error)  # so that others hear of it
+            raise
 
     def _note(self, name: str) -> None:
-        """A gradient is complete. The first one begins a step."""
-        self._pipeline.check()
         if name in self._arrived:
             raise ConfigError(
                 f"{name} has a second gradient in step {self._step.number}: call backward once for "
-                "each step (others within no_sync()); after one that failed, make the compression "
-                "anew, because other ranks may have heard of it"
+                "each step (others within no_sync()); after one that failed, close() this and call "
+                "compress_module again on all ranks"
             )
         if not self._arrived:
             self._open_step()
@@ -129,21 +140,35 @@ class ModuleCompression(Compression):
         return sum(worker.compressor.usual_nbytes(piece) for piece in self._pieces[name])
 
     def _open_step(self) -> None:
-        self._check_usable()
         for name, parameter in self._frozen.items():
             if parameter.requires_grad:
                 raise ConfigError(
                     f"{name} is trained now, but was frozen when compress_module was called: call "
                     "that before freezing"
                 )
-        self._begin_step()
-        self._submitted = 0
+        _check_outermost()
+        self._groups, self._group_of, self._submitted = [], {}, 0
+        self._places.clear()
         for names in self._neighbours:
             trained = [name for name in names if self._parameters[name].requires_grad]
             if trained:
                 group = Group({name: self._pieces[name] for name in trained})
                 self._groups.append(group)
                 self._group_of.update(dict.fromkeys(trained, group))
+        self._begin_step()
+
+    def _take(self, name: str) -> None:
+        """Let a gradient into its group: a view of it, into which the mean will be written."""
+        parameter = self._parameters[name]
+        if parameter.grad is None:  # not used in this step, but something may be owed for it
+            parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        elif not parameter.grad.is_contiguous():
+            parameter.grad = parameter.grad.contiguous()
+        elif parameter.grad.data_ptr() in self._places:
+            # Autograd may give the same memory to two parameters that it adds. They are two here.
+            parameter.grad = parameter.grad.clone()
+        self._places.add(parameter.grad.data_ptr())
+        self._group_of[name].flat[name] = parameter.grad.detach().view(-1)
 
     def _submit(self) -> None:
         """Send groups, in the order that is the same on all ranks, as far as they are full."""
@@ -153,20 +178,48 @@ class ModuleCompression(Compression):
             group = self._groups[self._submitted]
             self._submitted += 1
             last = self._submitted == len(self._groups)
-            self._pipeline.submit(self._job(group, group.pieces, completes_home=True, last=last))
+            self._inline.submit(self._job(group, group.pieces, completes_home=True, last=last))
 
     def _end_of_backward(self) -> None:
         for group in self._groups:
-            # Small ones, and those that this step has not used: something may be owed for them.
             for name in group.names:
                 if name not in group.flat:
-                    group.flat[name] = _flat(self._parameters[name])
+                    self._take(name)
         if self._whole_gradient_first:
             self._step.norm = norm_of(x for group in self._groups for x in group.flat.values())
         self._submit()
         self._groups, self._group_of = [], {}
         self._arrived.clear()
         self.wait()
+
+
+class Arrival:
+    """The hook of a parameter, which does not keep its compression alive."""
+
+    def __init__(self, compression: ModuleCompression, name: str, *, small: bool) -> None:
+        self._compression = weakref.ref(compression)
+        self._name, self._small = name, small
+
+    def watch(self, parameter: Tensor) -> None:
+        self._handle = parameter.register_post_accumulate_grad_hook(self)  # type: ignore[no-untyped-call]
+
+    def __call__(self, parameter: Tensor) -> None:
+        compression = self._compression()
+        if compression is not None:
+            compression.arrived(self._name, small=self._small)
+
+    @classmethod
+    def make_way(cls, parameter: Tensor) -> None:
+        """Remove what a closed compression has left; refuse one that is in use."""
+        hooks: Mapping[int, object] = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+        for hook in [hook for hook in hooks.values() if isinstance(hook, cls)]:
+            compression = hook._compression()
+            if compression is not None and not compression.is_closed:
+                raise ConfigError(
+                    "this network is compressed already: compress_module works once, or again "
+                    "after close()"
+                )
+            hook._handle.remove()
 
 
 def neighbours(nbytes: Mapping[str, int]) -> list[list[str]]:
@@ -182,10 +235,18 @@ def neighbours(nbytes: Mapping[str, int]) -> list[list[str]]:
     return found
 
 
-def _flat(parameter: Tensor) -> Tensor:
-    """A view of the gradient, into which the mean will be written."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-    elif not parameter.grad.is_contiguous():
-        parameter.grad = parameter.grad.contiguous()
-    return parameter.grad.detach().view(-1)
+def _check_outermost() -> None:
+    """Refuse a backward within another one: a step would end with the inner one."""
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        depth += frame.f_code.co_name == _RUN_BACKWARD
+        frame = frame.f_back
+    if depth > 1:
+        raise ConfigError(
+            "the first gradient of a step comes from a backward within another one: use "
+            "checkpoint(..., use_reentrant=False), or DistributedDataParallel and compress_ddp"
+        )
+
+
+_RUN_BACKWARD = "_engine_run_backward"
+"""The function of torch that every backward goes through."""

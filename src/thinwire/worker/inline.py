@@ -1,73 +1,110 @@
-"""Jobs without threads: the first stage when one is submitted, the others when all are awaited.
+"""Jobs in the thread of whoever submits them, where threads would only take turns with training.
 
-Where training leaves no processor free, threads of our own would only take turns with it: each
-hand-over costs caches and waits, and nothing is hidden.
+Each hand-over costs caches and waits, and where no processor is free nothing is hidden. So the
+first stage of a job is done when it is submitted. The others are done when all jobs are awaited,
+by a thread, but the caller does nothing meanwhile than to listen for Ctrl-C: a wait for a peer
+would not.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
+from thinwire.errors import TransportTimeout
 from thinwire.worker.pipeline import Job
 from thinwire.worker.spans import Span, unwatched
 
 
 class Inline:
-    """What a ``Pipeline`` is, in the thread of whoever submits and drains.
+    """What a ``Pipeline`` is, for one caller.
 
-    After an error nothing runs any more; ``check``, ``submit`` and ``drain`` raise it.
+    After an error nothing runs any more; ``check``, ``submit`` and ``drain`` raise it. The thread
+    is a daemon: one that waits for a dead peer does not keep the program alive.
     """
 
     def __init__(self, stages: Sequence[str], *, on_error: Callable[[BaseException], None]) -> None:
         self._stages, self._on_error = stages, on_error
         self._jobs: list[Job] = []
         self._error: BaseException | None = None
+        self._awaited: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._active_since = 0.0
         self.span: Span = unwatched
         self.work_seconds = dict.fromkeys(stages, 0.0)
         self.active_seconds = self.exposed_seconds = 0.0
+        threading.Thread(target=self._serve, name="thinwire", daemon=True).start()
 
     def submit(self, job: Job) -> None:
+        self.check()
+        start = time.perf_counter()
         if not self._jobs:
-            self._active_since = time.perf_counter()
+            self._active_since = start
         self._jobs.append(job)
-        self._work(0, job)
+        with self._noted():
+            self._work(0, job)
+        self.exposed_seconds += time.perf_counter() - start
 
     def check(self) -> None:
         if self._error is not None:
             raise self._error
 
+    def fail(self, error: BaseException) -> None:
+        """From now on nothing runs any more, because of this. Only the first one counts."""
+        if self._error is None:
+            self._error = error
+            with suppress(Exception):  # the error itself matters more
+                self._on_error(error)
+
     def drain(self, *, deadline_seconds: float, what: str) -> None:
-        """Every wait within a stage has a deadline of its own."""
-        del deadline_seconds
-        start = time.perf_counter()
+        self.check()
         jobs, self._jobs = self._jobs, []
-        with self.span("wait for the exchange", what):
-            for number in range(1, len(self._stages)):
-                for job in jobs:
-                    self._work(number, job)
-        if jobs:
-            self.exposed_seconds += time.perf_counter() - start
-            self.active_seconds += time.perf_counter() - self._active_since
+        if not jobs:
+            return
+        start = time.perf_counter()
+        with self._noted(), self.span("wait for the exchange", what):
+            self._awaited.put(jobs)
+            try:
+                self._done.get(timeout=deadline_seconds)
+            except queue.Empty:
+                raise TransportTimeout(f"{what}: not done after {deadline_seconds:g} s") from None
+        self.exposed_seconds += time.perf_counter() - start
+        self.active_seconds += time.perf_counter() - self._active_since
         self.check()
 
     def close(self) -> None:
-        """There is nothing to stop."""
+        """Take no more jobs. Does not wait."""
+        self._awaited.put(None)
+
+    def _serve(self) -> None:
+        while (jobs := self._awaited.get()) is not None:
+            with suppress(BaseException), self._noted():  # which the caller raises
+                self._finish(jobs)
+            del jobs  # or they would be kept, with all gradients, until the next ones come
+            self._done.put(None)
+
+    def _finish(self, jobs: Sequence[Job]) -> None:
+        for number in range(1, len(self._stages)):
+            for job in jobs:
+                self._work(number, job)
 
     def _work(self, number: int, job: Job) -> None:
         self.check()
         stage, start = self._stages[number], time.thread_time()
+        with self.span(stage, job):
+            job.stages[number]()
+            if number + 1 == len(self._stages):
+                job.finish()
+        self.work_seconds[stage] += time.thread_time() - start
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """An error in here is one of all that follows."""
         try:
-            with self.span(stage, job):
-                job.stages[number]()
-                if number + 1 == len(self._stages):
-                    job.finish()
+            yield
         except BaseException as error:
-            self._error = error
-            with suppress(Exception):  # the error itself matters more
-                self._on_error(error)
+            self.fail(error)
             raise
-        finally:
-            self.work_seconds[stage] += time.thread_time() - start

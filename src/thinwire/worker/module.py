@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
-from thinwire.errors import ConfigError
+from thinwire.errors import ConfigError, WorkerLost
 from thinwire.gradient.keys import Key
 from thinwire.recipe import Recipe, check_recipe
 from thinwire.settings import check_choice, check_positive
-from thinwire.worker.gradients import ModuleCompression
+from thinwire.worker.gradients import Arrival, ModuleCompression
 from thinwire.worker.momentum import take_over_momentum
 from thinwire.worker.network import check_gradients, check_one_rate, plain_name
 from thinwire.worker.team import EXCHANGES, gather_team
@@ -47,6 +49,7 @@ def compress_module(
         check_one_rate(optimizer)
     parameters = _parameters(net)
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    state = [(name, tensor.shape, tensor.dtype) for name, tensor in net.state_dict().items()]
     ranks = dist.get_process_group_ranks(group)
     team = gather_team(
         recipe,
@@ -57,11 +60,13 @@ def compress_module(
         caller="compress_module",
         seed=seed,
         deadline_seconds=deadline_seconds,
+        alike=(init_sync, state if init_sync else None),
     )
     if init_sync:
-        _take_state_of(ranks[0], net, group)
+        _take_state_of(ranks[0], net, group, timedelta(seconds=deadline_seconds))
     take_over_momentum(recipe, optimizer, compressed={id(p) for p in parameters.values()})
     return ModuleCompression(
+        net,
         trained,
         {name: p for name, p in parameters.items() if not p.requires_grad},
         team,
@@ -81,6 +86,7 @@ def _parameters(net: nn.Module) -> dict[str, Tensor]:
     check_gradients(net)
     parameters: dict[str, Tensor] = {plain_name(n): p for n, p in net.named_parameters()}
     for name, parameter in parameters.items():
+        Arrival.make_way(parameter)
         if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
             raise ConfigError(
                 f"compress_module: {name} is {parameter.dtype} on {parameter.device}, expected "
@@ -90,11 +96,19 @@ def _parameters(net: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _take_state_of(rank: int, net: nn.Module, group: dist.ProcessGroup | None) -> None:
-    for tensor in (*net.parameters(), *net.buffers()):
-        if tensor.is_contiguous():
-            dist.broadcast(tensor.detach(), rank, group)
-        else:
-            whole = tensor.detach().contiguous()
-            dist.broadcast(whole, rank, group)
+def _take_state_of(
+    rank: int, net: nn.Module, group: dist.ProcessGroup | None, deadline: timedelta
+) -> None:
+    for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+        whole = tensor.detach().contiguous()
+        try:
+            work = dist.broadcast(whole, rank, group, async_op=True)
+            if work is not None:
+                work.wait(deadline)
+        except RuntimeError as error:
+            raise WorkerLost(
+                f"rank {rank} or another is gone, or did not exchange the first {name} within "
+                f"{deadline.total_seconds():g} s ({error})"
+            ) from error
+        if whole.data_ptr() != tensor.data_ptr():
             tensor.copy_(whole)

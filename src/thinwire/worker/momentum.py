@@ -143,7 +143,7 @@ def _check_still_taken(number: int, group: dict[str, Any]) -> None:
     if TAKEN not in group:
         raise ConfigError(
             f"group {number} was added to the optimizer after the recipe took over its momentum: "
-            "add all groups before compress_ddp"
+            "add all groups before compression begins"
         )
 
 

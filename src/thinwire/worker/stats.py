@@ -39,9 +39,9 @@ class Stats:
     is the owner. ``sent_nbytes`` and ``received_nbytes`` really left and reached this rank, frames
     and all, without what TCP adds.
 
-    ``encode_seconds``, ``serve_seconds`` and ``decode_seconds`` are processor time of background
-    threads. ``exchange_seconds`` passed while gradients were on their way, waits included; of these
-    backward had to wait for ``exposed_seconds`` at its end, and the rest was hidden behind it.
+    ``encode_seconds``, ``serve_seconds`` and ``decode_seconds`` are processor time.
+    ``exchange_seconds`` passed while gradients were on their way, waits included; of these backward
+    had to wait for ``exposed_seconds``, and the rest was hidden behind it.
     """
 
     steps: int

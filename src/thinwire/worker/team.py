@@ -63,10 +63,11 @@ def gather_team(
     servers: Sequence[str] = (),
     connect: Connect | None = None,
     weights: Sequence[Tensor] = (),
+    alike: object = None,
 ) -> Team:
     """Join the global ``ranks``, all of which must call this alike; refuses if they do not.
 
-    ``caller`` is the function that a user knows.
+    ``caller`` is the function that a user knows; ``alike`` is what else must be the same.
     ``connect`` leads to ``servers``, where they do the averaging; they compare ``weights``, those
     of ``keys``, with what other ranks begin with.
     """
@@ -78,7 +79,7 @@ def gather_team(
     except ConfigError:
         votes.vote("refused")  # so that the others need not wait for this rank
         raise
-    settings = (caller, list(keys), recipe, exchange, hierarchy, seed, hosts, list(servers))
+    settings = (caller, list(keys), recipe, exchange, hierarchy, seed, hosts, list(servers), alike)
     votes.check_alike(_digest(settings))
     pieces = cut(keys, most_numel=piece_numel_for(keys, owners=len(hosts)))
     links = _Links(hosts, deadline_seconds)
