@@ -81,10 +81,11 @@ _EXPERIMENTS = {
         "CIFAR-10, 4 workers",
         _SOURCE,
         "ResNet-20, half as wide, instead of ResNet-18; 4 workers instead of 8, 20,000 pictures, 4 "
-        "for each worker, 5,000 steps, cosine.",
+        "for each worker, 10,000 steps, cosine.",
         "resnet20",
         "small",
         _variants(0.01),
+        epochs=8.0,
         learning_rate=0.1,
         momentum=0.0,
     ),
