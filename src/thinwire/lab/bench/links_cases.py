@@ -59,7 +59,6 @@ OURS = (
     LinkCase("topk-allgather", "top-k 0.1 %, allgather", 4, _TOPK, "allgather"),
 )
 OURS_WITHOUT_DDP = (
-    LinkCase("dense-module", "dense, no DDP", 2.5, "dense", "sharded", ddp=False),
     LinkCase("onebit-module", "1-bit, no DDP", 4, _ONE_BIT, "allgather", ddp=False),
     LinkCase("dgc-module", "DGC 0.1 %, no DDP", 6, _DGC, "allgather", ddp=False),
     LinkCase("topk-module", "top-k 0.1 %, no DDP", 4, _TOPK, "allgather", ddp=False),
