@@ -117,12 +117,16 @@ def test_gradients_of_several_batches_add_up_as_with_ddp() -> None:
     assert run(accumulate, True, ranks=2) == run(accumulate, False, ranks=2)
 
 
+MAY_BE_UNUSED: dict[bool, dict[str, Any]] = {
+    True: {"module": True},
+    False: {"ddp": {"find_unused_parameters": True}},
+}
+"""How a step may leave parameters unused, without DDP and with it."""
+
+
 def train_branches(module: bool) -> list[bytes]:
     """Rank 0 uses a branch more than rank 1, and after three steps nobody uses it."""
-    options: dict[str, Any] = {"module": True}
-    if not module:
-        options = {"ddp": {"find_unused_parameters": True}}
-    trainer = Trainer(ONE_BIT, net=Branches(), **options)
+    trainer = Trainer(ONE_BIT, net=Branches(), **MAY_BE_UNUSED[module])
     rank = dist.get_rank()
     for step in range(6):
         trainer.step(step, trainer.model(batch(step, rank), both=rank == 0 and step < 3))
@@ -134,10 +138,7 @@ def test_P21_what_is_owed_for_unused_parameters_is_sent_as_with_ddp() -> None:
 
 
 def train_with_frozen_steps(module: bool) -> list[bytes]:
-    options: dict[str, Any] = {"module": True}
-    if not module:
-        options = {"ddp": {"find_unused_parameters": True}}
-    trainer = Trainer(ONE_BIT, **options)
+    trainer = Trainer(ONE_BIT, **MAY_BE_UNUSED[module])
     for step in range(6):
         for parameter in list(trainer.net.parameters())[2:4]:  # a large and a small one
             parameter.requires_grad_(step not in (2, 3))

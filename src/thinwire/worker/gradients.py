@@ -34,6 +34,9 @@ SMALL_NUMEL = 1 << 16
 """Smaller gradients wait for the end of backward, and travel together: to be called for each takes
 longer than to encode it."""
 
+RUN_BACKWARD = "_engine_run_backward"
+"""The function of torch that every backward goes through."""
+
 
 class Group:
     """The home of gradients that travel together, in one step. They come one by one."""
@@ -239,14 +242,10 @@ def _check_outermost() -> None:
     """Refuse a backward within another one: a step would end with the inner one."""
     frame, depth = sys._getframe(), 0
     while frame.f_back is not None:
-        depth += frame.f_code.co_name == _RUN_BACKWARD
+        depth += frame.f_code.co_name == RUN_BACKWARD
         frame = frame.f_back
     if depth > 1:
         raise ConfigError(
             "the first gradient of a step comes from a backward within another one: use "
             "checkpoint(..., use_reentrant=False), or DistributedDataParallel and compress_ddp"
         )
-
-
-_RUN_BACKWARD = "_engine_run_backward"
-"""The function of torch that every backward goes through."""

@@ -48,6 +48,8 @@ def compress_module(
     if recipe.rescales:
         check_one_rate(optimizer)
     parameters = _parameters(net)
+    for parameter in parameters.values():
+        Arrival.make_way(parameter)
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     state = [(name, tensor.shape, tensor.dtype) for name, tensor in net.state_dict().items()]
     ranks = dist.get_process_group_ranks(group)
@@ -86,7 +88,6 @@ def _parameters(net: nn.Module) -> dict[str, Tensor]:
     check_gradients(net)
     parameters: dict[str, Tensor] = {plain_name(n): p for n, p in net.named_parameters()}
     for name, parameter in parameters.items():
-        Arrival.make_way(parameter)
         if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
             raise ConfigError(
                 f"compress_module: {name} is {parameter.dtype} on {parameter.device}, expected "

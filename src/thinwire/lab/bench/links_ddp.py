@@ -47,15 +47,7 @@ def wrap(
     if case == NONE:
         return Wrapped(net)
     if not case.ddp:
-        compression: Compression = compress_module(
-            net,
-            read_recipe(case.recipe),
-            exchange=case.exchange,
-            optimizer=optimizer,
-            init_sync=False,
-            deadline_seconds=deadline_seconds,
-        )
-        return Wrapped(net, compression)
+        return Wrapped(net, _without_ddp(case, net, optimizer, deadline_seconds))
     # With more than one bucket torch's PowerSGD waits for itself on gloo.
     ddp = _ddp(net, _ONE_BUCKET_MB if case in POWERSGD else bucket_mb)
     if case == SILENT:
@@ -79,6 +71,19 @@ def wrap(
         insecure=True,
     )
     return Wrapped(ddp, compression)
+
+
+def _without_ddp(
+    case: LinkCase, net: nn.Module, optimizer: Optimizer, deadline_seconds: float
+) -> Compression:
+    return compress_module(
+        net,
+        read_recipe(case.recipe),
+        exchange=case.exchange,
+        optimizer=optimizer,
+        init_sync=False,
+        deadline_seconds=deadline_seconds,
+    )
 
 
 def _send_nothing(state: None, bucket: GradBucket) -> Future[Tensor]:
