@@ -13,15 +13,15 @@ import torch.distributed as dist
 
 import thinwire as tw
 from tests.distributed.launch import run
-from tests.distributed.training import RECIPES, Trainer
+from tests.distributed.training import RECIPES, Trainer, wide_network
 
 STEPS = 3
 STAGES = ("encode", "serve", "decode")
 Bar = dict[str, Any]
 
 
-def traced(folder: str, exchange: str) -> int:
-    trainer = Trainer(RECIPES["1 bit"], exchange=exchange)
+def traced(folder: str, options: dict[str, Any]) -> int:
+    trainer = Trainer(RECIPES["1 bit"], net=wide_network(), **options)
     assert trainer.compression is not None
     trainer.train(range(2))
     rank = dist.get_rank()
@@ -38,13 +38,31 @@ def traced(folder: str, exchange: str) -> int:
 
 @pytest.mark.parametrize("exchange", ["sharded", "allgather"])
 def test_stages_of_a_unit_are_there_in_order(tmp_path: Path, exchange: str) -> None:
-    assert run(traced, str(tmp_path), exchange, ranks=2) == [4 + STEPS] * 2
+    assert run(traced, str(tmp_path), {"exchange": exchange}, ranks=2) == [4 + STEPS] * 2
     for rank in range(2):
-        events = json.loads((tmp_path / f"{rank}.json").read_text())["traceEvents"]
-        bars = [event for event in events if event["ph"] == "X"]
-        check_times(bars)
-        check_units(bars)
-        check_threads(events)
+        check_threads(checked_events(tmp_path / f"{rank}.json"))
+
+
+@pytest.mark.parametrize("exchange", ["sharded", "allgather"])
+def test_without_ddp_backward_encodes_and_waits_for_the_rest(tmp_path: Path, exchange: str) -> None:
+    options = {"exchange": exchange, "module": True}
+    assert run(traced, str(tmp_path), options, ranks=2) == [4 + STEPS] * 2
+    for rank in range(2):
+        found = by_thread(checked_events(tmp_path / f"{rank}.json"))
+        assert {what for who, what in found if who == "MainThread"} >= {
+            "encode",
+            "wait for the exchange",
+        }
+        assert {what for who, what in found if who == "thinwire"} >= {"decode", "wait for rank"}
+
+
+def checked_events(file: Path) -> list[Bar]:
+    """Of a trace whose bars are where they belong."""
+    events: list[Bar] = json.loads(file.read_text())["traceEvents"]
+    bars = [event for event in events if event["ph"] == "X"]
+    check_times(bars)
+    check_units(bars)
+    return events
 
 
 def check_times(bars: list[Bar]) -> None:
@@ -70,9 +88,14 @@ def check_units(bars: list[Bar]) -> None:
             assert end(stages[first]) <= stages[second]["ts"]
 
 
-def check_threads(events: list[Bar]) -> None:
+def by_thread(events: list[Bar]) -> set[tuple[str, str]]:
+    """Who did what."""
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    found = {(names[e["tid"]], e["name"]) for e in events if e["ph"] == "X"}
+    return {(names[e["tid"]], e["name"]) for e in events if e["ph"] == "X"}
+
+
+def check_threads(events: list[Bar]) -> None:
+    found = by_thread(events)
     assert {(f"thinwire {stage}", stage) for stage in STAGES} <= found
     assert ("MainThread", "wait for the exchange") in found
     assert any(what == "wait for rank" for _, what in found)
