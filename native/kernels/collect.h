@@ -16,7 +16,6 @@ struct PlainValues {
   const float* x;
 
   inline void advance(size_t i, size_t count, Run& run, QuickSquares<V>&) const {
-    prefetch_run<V>(x + i);
     load_run<V>(x + i, count, run.x);
   }
   inline void find(Run&, int, typename V::M, const Found&) const {}
@@ -35,8 +34,6 @@ class ResidualValues {
   inline void advance(size_t i, size_t count, Run& run, QuickSquares<V>& squares) const {
     const typename V::F gain = V::set(step_.gains.gain), keep = V::set(step_.gains.keep);
     typename V::F gradient[4];
-    prefetch_run<V>(step_.residual.from + i);
-    prefetch_run<V>(step_.gradient + i);
     load_run<V>(step_.residual.from + i, count, run.x);
     load_run<V>(step_.gradient + i, count, gradient);
     squares.add(gradient);
@@ -67,9 +64,6 @@ class DgcValues {
     const typename V::F gain = V::set(step_.gains.gain), keep = V::set(step_.gains.keep);
     const typename V::F momentum = V::set(step_.step.momentum);
     typename V::F gradient[4];
-    prefetch_run<V>(step_.gradient + i);
-    prefetch_run<V>(step_.velocity.from + i);
-    prefetch_run<V>(step_.residual.from + i);
     load_run<V>(step_.gradient + i, count, gradient);
     load_run<V>(step_.velocity.from + i, count, run.velocity);
     load_run<V>(step_.residual.from + i, count, run.x);

@@ -39,7 +39,6 @@ void float32_add_kernel(const uint8_t* src, size_t n, float weight, float* dst) 
   for (size_t i = 0; i < n; i += kRun) {
     const size_t count = run_length<V>(i, n);
     typename V::F x[4];
-    prefetch_run<V>(dst + i);
     load_bytes<V>(src + 4 * i, count, x);
     add_weighted<V>(x, factor, dst + i, count);
   }
@@ -89,7 +88,6 @@ bool encode_half(const float* x, size_t n, uint8_t* dst) {
   for (size_t i = 0; i < n; i += kRun) {
     const size_t count = run_length<V>(i, n);
     typename V::F run[4];
-    prefetch_run<V>(x + i);
     load_run<V>(x + i, count, run);
     uint8_t tail[2 * kRun];
     uint8_t* out = count == kRun ? dst + 2 * i : tail;
@@ -128,7 +126,6 @@ void add_half(const uint8_t* src, size_t n, float weight, float* dst) {
   for (size_t i = 0; i < n; i += kRun) {
     const size_t count = run_length<V>(i, n);
     typename V::F x[4];
-    prefetch_run<V>(dst + i);
     load_half_run<V, kKind>(src + 2 * i, count, x);
     add_weighted<V>(x, factor, dst + i, count);
   }

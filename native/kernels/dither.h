@@ -78,7 +78,6 @@ struct NaturalCode {
 template <class V, class Rule>
 inline void run_codes(const float* x, size_t i, size_t count, const DitherJob& job, typename V::I (&code)[4]) {
   typename V::F run[4];
-  prefetch_run<V>(x + i);
   load_run<V>(x + i, count, run);
   // Two elements share a counter and see its bits with the halves exchanged: each gets 24 bits, of which the upper
   // 16 belong to it alone.
@@ -194,7 +193,6 @@ void dither_add_kernel(const uint8_t* planes, const DitherJob& job, size_t begin
   for (size_t i = begin; i < end; i += kRun) {
     const size_t count = run_length<V>(i, end);
     typename V::F x[4];
-    prefetch_run<V>(dst + i);
     run_values<V>(planes, i, count, job, x);
     add_weighted<V>(x, factor, dst + i, count);
   }

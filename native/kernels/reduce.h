@@ -91,7 +91,6 @@ uint32_t max_magnitude_kernel(const float* x, size_t n) {
   typename V::I largest[4] = {V::iset(0), V::iset(0), V::iset(0), V::iset(0)};
   for (size_t i = 0; i < n; i += kRun) {
     typename V::F run[4];
-    prefetch_run<V>(x + i);
     load_run<V>(x + i, run_length<V>(i, n), run);
     for (int j = 0; j < 4; ++j) largest[j] = V::imax(largest[j], V::magnitude(run[j]));
   }

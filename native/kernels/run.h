@@ -57,16 +57,6 @@ class Writer {
   bool streams_;
 };
 
-// Asks for the run that lies kAhead bytes further on. Where a loop computes so much that the processor does not look
-// that far by itself, memory and arithmetic would otherwise take turns. An address beyond the tensor does no harm.
-template <class V>
-inline void prefetch_run(const float* p) {
-  constexpr uintptr_t kAhead = 4096;
-  for (uintptr_t line = 0; line < kRun * sizeof(float); line += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + kAhead + line));
-  }
-}
-
 template <class V>
 inline size_t run_length(size_t i, size_t end) {
   return end - i < kRun ? end - i : kRun;

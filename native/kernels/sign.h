@@ -36,7 +36,6 @@ class Wanted {
   Wanted(Advance place, size_t numel) : place_(place), writer_(place.to, numel, place.from == place.to) {}
 
   inline void load(size_t i, size_t count, typename V::F (&x)[4]) const {
-    prefetch_run<V>(place_.from + i);
     load_run<V>(place_.from + i, count, x);
   }
   // Makes the padding zero again: what was sent for it must not count in the mean.
@@ -56,7 +55,6 @@ struct PlainSource {
   static constexpr bool kGradient = false;
   const float* x;
   inline void run(size_t i, size_t count, typename V::F (&out)[4], QuickSquares<V>&) const {
-    prefetch_run<V>(x + i);
     load_run<V>(x + i, count, out);
   }
 };
@@ -70,7 +68,6 @@ struct StepSource {
     const typename V::F gain = V::set(step.gains.gain), keep = V::set(step.gains.keep);
     typename V::F gradient[4];
     wanted.load(i, count, out);
-    prefetch_run<V>(step.gradient + i);
     load_run<V>(step.gradient + i, count, gradient);
     squares.add(gradient);
     subtract_sent<V>(out, step.last, i);
@@ -189,7 +186,6 @@ void sign_add_kernel(const SignView& view, size_t begin, size_t end, float weigh
     const uint64_t word = load_bits<V>(view.signs + i / 8, count);
     const float scale = run_scale(view, i) * weight;
     typename V::F x[4];
-    prefetch_run<V>(dst + i);
     load_run<V>(dst + i, count, x);
     for (int j = 0; j < 4; ++j) x[j] = V::add(x[j], signed_scale<V>(word, j, scale));
     store_run<V>(dst + i, count, x);
