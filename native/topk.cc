@@ -216,8 +216,11 @@ class Selection {
   // Everything that the first counting pass leaves in the running, if that is few enough.
   bool gather_plain(const float* x, uint32_t threshold) {
     total_ = 0;
-    for (Finds& part : finds_) part.found.count = 0;
     overflow_ = false;
+    for (Finds& part : finds_) {
+      part.found.count = 0;
+      part.found.overflow = false;
+    }
     gather_with([&](Range range) { kernels().collect(x, range.begin, range.end, threshold, finds_[range.part].found); });
     return !overflow_;
   }
