@@ -226,8 +226,8 @@ bool finite_factors(std::initializer_list<float> factors) {
 using Stepped = std::pair<Written, double>;
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-Stepped residual_topk_encode(Input gradient, Input residual, Output residual_to, size_t k, Select select, Values values,
-                             float gain, float keep, nb::handle out) {
+Stepped residual_topk_encode(Output gradient, Input residual, Output residual_to, size_t k, Select select, Values values,
+                             float gain, float keep, nb::handle out, bool clear) {
   const size_t n = numel(gradient);
   require_same(n, residual.size());
   require_same(n, residual_to.size());
@@ -236,16 +236,16 @@ Stepped residual_topk_encode(Input gradient, Input residual, Output residual_to,
   double squares = 0.0;
   const Written written = write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
-    taken.count = residual_topk(gradient.data(), n, k, select, {gain, keep}, {residual.data(), residual_to.data()},
+    taken.count = residual_topk({gradient.data(), clear}, n, k, select, {gain, keep}, {residual.data(), residual_to.data()},
                                 taken.index.data(), taken.value.data(), squares);
     return encode_taken(taken, n, values, residual_to.data(), payload);
   });
   return {written, squares};
 }
 
-Stepped dgc_topk_encode(Input gradient, Input velocity, Output velocity_to, Input residual, Output residual_to, size_t k,
+Stepped dgc_topk_encode(Output gradient, Input velocity, Output velocity_to, Input residual, Output residual_to, size_t k,
                         Select select, Values values, float gain, float keep, float momentum, bool nesterov, bool mask,
-                        nb::handle out) {
+                        nb::handle out, bool clear) {
   const size_t n = numel(gradient);
   for (const size_t size : {residual.size(), residual_to.size(), velocity.size(), velocity_to.size()}) {
     require_same(n, size);
@@ -255,7 +255,7 @@ Stepped dgc_topk_encode(Input gradient, Input velocity, Output velocity_to, Inpu
   double squares = 0.0;
   const Written written = write_payload(out, sparse_max_nbytes(n, k, values), [&](uint8_t* payload) {
     Entries taken(k);
-    taken.count = dgc_topk(gradient.data(), n, k, select, {gain, keep}, {momentum, nesterov, mask},
+    taken.count = dgc_topk({gradient.data(), clear}, n, k, select, {gain, keep}, {momentum, nesterov, mask},
                            {velocity.data(), velocity_to.data()}, {residual.data(), residual_to.data()},
                            taken.index.data(), taken.value.data(), squares);
     return encode_taken(taken, n, values, residual_to.data(), payload);
@@ -468,10 +468,10 @@ void bind_sparse(nb::module_& m) {
   m.def("sparse_max_nbytes", &sparse_max_nbytes, "numel"_a, "count"_a, "values"_a);
   m.def("topk_encode", &topk_encode, "x"_a.noconvert(), "k"_a, "select"_a, "values"_a, "out"_a);
   m.def("residual_topk", &residual_topk_encode, "gradient"_a.noconvert(), "residual"_a.noconvert(),
-        "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a, "out"_a);
+        "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a, "out"_a, "clear"_a = false);
   m.def("dgc_topk", &dgc_topk_encode, "gradient"_a.noconvert(), "velocity"_a.noconvert(), "velocity_to"_a.noconvert(),
         "residual"_a.noconvert(), "residual_to"_a.noconvert(), "k"_a, "select"_a, "values"_a, "gain"_a, "keep"_a,
-        "momentum"_a, "nesterov"_a, "mask"_a, "out"_a);
+        "momentum"_a, "nesterov"_a, "mask"_a, "out"_a, "clear"_a = false);
   nb::class_<UndoLog>(m, "UndoLog")
       .def(nb::init<>())
       .def("clear", &UndoLog::clear)

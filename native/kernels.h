@@ -126,12 +126,20 @@ void onebit_settle(float* wanted, size_t n, size_t block, const float* scales);
 
 enum class Select { kSampled, kRadix };  // the same result: how it is found, not what
 
+// A gradient that is read once. With `clear` it is zeros afterwards: where it is in the caches anyway, that is almost
+// free, and a mean of few elements can be written there.
+struct Spent {
+  float* data;
+  bool clear;
+};
+
 size_t topk(const float* x, size_t n, size_t k, Select select, uint32_t* index, float* value);
 
 // wanted = keep * residual + gain * gradient, its top k, and the rest left in `residual`, in one pass. `squares` becomes
-// the sum of squares of the gradient: where that is not finite, or very large, the state that was written is spoilt.
-size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, Advance residual,
-                     uint32_t* index, float* value, double& squares);
+// the sum of squares of the gradient: where that is not finite, or very large, the state that was written is spoilt. Of a
+// gradient that was cleared it is inf as soon as floats cannot hold it.
+size_t residual_topk(Spent gradient, size_t n, size_t k, Select select, Gains gains, Advance residual, uint32_t* index,
+                     float* value, double& squares);
 
 // The same with a gradient that is a list, gain and keep being 1: what a server does to the sum of lists. Most of the
 // residual is only read, so it changes in place. `before` has room for the list, and becomes what the residual was there:
@@ -145,8 +153,8 @@ struct MomentumStep {
   bool mask;  // clear the velocity of what was taken
 };
 // velocity and residual of Deep Gradient Compression advanced, and the top k taken, in one pass.
-size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step,
-                Advance velocity, Advance residual, uint32_t* index, float* value, double& squares);
+size_t dgc_topk(Spent gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step, Advance velocity,
+                Advance residual, uint32_t* index, float* value, double& squares);
 
 // The magnitude that about `ratio` of x reaches, judged by a sample, as float bits. For tests and benchmarks.
 uint32_t sampled_threshold(const float* x, size_t n, double ratio, uint64_t seed);

@@ -81,14 +81,14 @@ struct Found {
 };
 
 struct ResidualStep {
-  const float* gradient;
+  Spent gradient;
   Gains gains;
   Advance residual;
   double* squares;  // of the gradient, for each grain
 };
 
 struct DgcStep {
-  const float* gradient;
+  Spent gradient;
   Gains gains;
   MomentumStep step;
   Advance velocity;

@@ -248,6 +248,10 @@ class GrainSums {
   Scratch<double> sums_;
 };
 
+double squares_of(Spent gradient, size_t n, const GrainSums& sums) {
+  return gradient.clear ? sums.total() : exact_squares(sums.total(), gradient.data, n);
+}
+
 struct PlainProblem {
   static constexpr bool kVelocity = false;
   const float* x;
@@ -263,7 +267,7 @@ struct PlainProblem {
 struct ResidualProblem {
   static constexpr bool kVelocity = false;
   ResidualStep step;
-  float value(size_t i) const { return step.residual.from[i] * step.gains.keep + step.gradient[i] * step.gains.gain; }
+  float value(size_t i) const { return step.residual.from[i] * step.gains.keep + step.gradient.data[i] * step.gains.gain; }
   const float* values() const { return step.residual.to; }
   void collect(size_t begin, size_t end, uint32_t threshold, Found& found) const {
     kernels().collect_residual(step, begin, end, threshold, found);
@@ -277,7 +281,7 @@ struct DgcProblem {
   DgcStep step;
   // The threshold must be judged on the value after this step's momentum: on the old residual it would be far too low.
   float value(size_t i) const {
-    const float g = step.gradient[i] * step.gains.gain;
+    const float g = step.gradient.data[i] * step.gains.gain;
     const float m = step.step.momentum;
     const float velocity = step.velocity.from[i];
     const float increment = step.step.nesterov ? (velocity + g) * m + g : velocity * m + g;
@@ -310,11 +314,11 @@ size_t topk(const float* x, size_t n, size_t k, Select select, uint32_t* index, 
   return select_topk(PlainProblem{x}, n, k, select, index, value);
 }
 
-size_t residual_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, Advance residual,
-                     uint32_t* index, float* value, double& squares) {
+size_t residual_topk(Spent gradient, size_t n, size_t k, Select select, Gains gains, Advance residual, uint32_t* index,
+                     float* value, double& squares) {
   GrainSums sums(n);
   const size_t count = select_topk(ResidualProblem{{gradient, gains, residual, sums.data()}}, n, k, select, index, value);
-  squares = exact_squares(sums.total(), gradient, n);
+  squares = squares_of(gradient, n, sums);
   return count;
 }
 
@@ -330,12 +334,12 @@ size_t residual_topk_of_list(SparseList gradient, size_t n, size_t k, Select sel
   return count;
 }
 
-size_t dgc_topk(const float* gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step,
-                Advance velocity, Advance residual, uint32_t* index, float* value, double& squares) {
+size_t dgc_topk(Spent gradient, size_t n, size_t k, Select select, Gains gains, MomentumStep step, Advance velocity,
+                Advance residual, uint32_t* index, float* value, double& squares) {
   GrainSums sums(n);
   const DgcProblem problem{{gradient, gains, step, velocity, residual, sums.data()}};
   const size_t count = select_topk(problem, n, k, select, index, value);
-  squares = exact_squares(sums.total(), gradient, n);
+  squares = squares_of(gradient, n, sums);
   return count;
 }
 

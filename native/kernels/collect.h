@@ -24,6 +24,12 @@ struct PlainValues {
 };
 
 template <class V>
+inline void clear_run(const Spent& gradient, size_t i, size_t count) {
+  const typename V::F zero = V::set(0.0f);
+  if (gradient.clear) store_run<V>(gradient.data + i, count, {zero, zero, zero, zero});
+}
+
+template <class V>
 class ResidualValues {
  public:
   using Run = typename PlainValues<V>::Run;
@@ -35,12 +41,15 @@ class ResidualValues {
     const typename V::F gain = V::set(step_.gains.gain), keep = V::set(step_.gains.keep);
     typename V::F gradient[4];
     load_run<V>(step_.residual.from + i, count, run.x);
-    load_run<V>(step_.gradient + i, count, gradient);
+    load_run<V>(step_.gradient.data + i, count, gradient);
     squares.add(gradient);
     for (int j = 0; j < 4; ++j) run.x[j] = V::add(V::mul(run.x[j], keep), V::mul(gradient[j], gain));
   }
   inline void find(Run& run, int j, typename V::M found, const Found&) const { run.x[j] = V::clear(found, run.x[j]); }
-  inline void keep(size_t i, size_t count, const Run& run) const { residual_.store(i, count, run.x); }
+  inline void keep(size_t i, size_t count, const Run& run) const {
+    residual_.store(i, count, run.x);
+    clear_run<V>(step_.gradient, i, count);
+  }
   inline void note(size_t grain, double squares) const { step_.squares[grain] = squares; }
 
  private:
@@ -64,7 +73,7 @@ class DgcValues {
     const typename V::F gain = V::set(step_.gains.gain), keep = V::set(step_.gains.keep);
     const typename V::F momentum = V::set(step_.step.momentum);
     typename V::F gradient[4];
-    load_run<V>(step_.gradient + i, count, gradient);
+    load_run<V>(step_.gradient.data + i, count, gradient);
     load_run<V>(step_.velocity.from + i, count, run.velocity);
     load_run<V>(step_.residual.from + i, count, run.x);
     squares.add(gradient);
@@ -89,6 +98,7 @@ class DgcValues {
   inline void keep(size_t i, size_t count, const Run& run) const {
     velocity_.store(i, count, run.velocity);
     residual_.store(i, count, run.x);
+    clear_run<V>(step_.gradient, i, count);
   }
   inline void note(size_t grain, double squares) const { step_.squares[grain] = squares; }
 

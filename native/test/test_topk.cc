@@ -128,6 +128,7 @@ class Buffers {
   bool in_place_;
 };
 
+// With its own memory for the state, a step clears its gradient here.
 template <class Memory>
 void check_steps(const std::vector<SlowStep>& steps, size_t n, size_t k, Select select, const MomentumStep* momentum,
                  bool in_place) {
@@ -135,14 +136,16 @@ void check_steps(const std::vector<SlowStep>& steps, size_t n, size_t k, Select 
   const auto index = exact<uint32_t>(k);
   const auto value = exact<float>(k);
   for (const SlowStep& slow : steps) {
-    const float* g = slow.gradient.data();
+    Unaligned gradient(slow.gradient);
+    const Spent g{gradient.data(), !in_place};
     const std::vector<float> before(residual.data(), residual.data() + n);
     double squares = 0.0;
     const size_t count = momentum == nullptr
                              ? residual_topk(g, n, k, select, kGains, residual.advance(), index.get(), value.get(), squares)
                              : dgc_topk(g, n, k, select, kGains, *momentum, velocity.advance(), residual.advance(),
                                         index.get(), value.get(), squares);
-    CHECK(near(squares, sum_squares(g, n)));
+    CHECK(near(squares, sum_squares(slow.gradient.data(), n)));
+    CHECK(same_bits(g.data, g.clear ? std::vector<float>(n).data() : slow.gradient.data(), n));
     CHECK(same(slow.taken, index.get(), value.get(), count));
     CHECK(in_place || same_bits(residual.data(), before.data(), n));
     residual.turn();
@@ -189,8 +192,8 @@ void feedback_on_a_list() {
           std::vector<float> dense(n);
           scatter(at.data(), listed.data(), count, dense.data());
           double squares = 0.0;
-          const size_t slow = residual_topk(dense.data(), n, k, select, {1.0f, 1.0f}, {expected.data(), expected.data()},
-                                            slow_index.data(), slow_value.data(), squares);
+          const size_t slow = residual_topk({dense.data(), false}, n, k, select, {1.0f, 1.0f},
+                                            {expected.data(), expected.data()}, slow_index.data(), slow_value.data(), squares);
           const std::vector<float> old = found;
           std::vector<float> before(count);
           const size_t fast = residual_topk_of_list({at.data(), listed.data(), count}, n, k, select, found.data(),

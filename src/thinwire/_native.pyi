@@ -96,6 +96,7 @@ def residual_topk(
     gain: float,
     keep: float,
     out: Room,
+    clear: bool = False,
 ) -> tuple[int | None, float]: ...
 def dgc_topk(
     gradient: Tensor,
@@ -112,6 +113,7 @@ def dgc_topk(
     nesterov: bool,
     mask: bool,
     out: Room,
+    clear: bool = False,
 ) -> tuple[int | None, float]: ...
 def topk_sum_step(
     payloads: Sequence[Payload],

@@ -110,14 +110,17 @@ class Compressor:
         If one is not finite, none touches any state.
         """
         flat = {name: flatten(gradient) for name, gradient in gradients.items()}
-        squares = [_native.sum_squares(x) for x in flat.values()]
-        if not all(is_usable(square) for square in squares):
+        squares = {name: _native.sum_squares(x) for name, x in flat.items()}
+        if not all(is_usable(square) for square in squares.values()):
             return {name: untouched(x, HEAP) for name, x in flat.items()}
-        moment = Moment(step, self._workers, math.sqrt(math.fsum(squares)), learning_rate)
+        norm = math.sqrt(math.fsum(squares.values()))
+        moment = Moment(step, self._workers, norm, learning_rate)
         pieces = {name: Piece.whole(Key(name, tuple(gradients[name].shape))) for name in flat}
         return {
-            name: self._compress(pieces[name], x, moment, HEAP, checked=True)
-            for name, x in flat.items()
+            name: self._compress(
+                self._choose(piece, moment), piece, flat[name], moment, HEAP, squares=squares[name]
+            )
+            for name, piece in pieces.items()
         }
 
     def compress_piece(
@@ -129,6 +132,7 @@ class Compressor:
         gradient_norm: float | None = None,
         learning_rate: float | None = None,
         view: bool = False,
+        clear: bool = False,
         arena: Arena = HEAP,
     ) -> Encoded:
         """Encode one piece of a gradient: a flat float32 CPU tensor of ``piece.numel`` elements.
@@ -137,14 +141,19 @@ class Compressor:
         the payload may be the memory of ``flat`` itself: send it before that is changed. Else it is
         written into ``arena``, which needs room for ``max_nbytes``; a codec without
         ``encode_into`` allocates it.
+
+        With ``clear``, ``flat`` is zeros afterwards if the payload is of a sparse codec: they are
+        written while it is in the caches. What overflows may be gone by then, and travels as nan.
         """
         moment = Moment(step, self._workers, gradient_norm, learning_rate)
-        if view and self._forgets and self._choose(piece, moment) == Float32():
+        codec = self._choose(piece, moment)
+        if view and self._forgets and codec == Float32():
             return Encoded(Float32.wire_id, flat.numel(), bytes_of(flat))
+        clear = clear and codec.sparse
         try:
-            return self._compress(piece, flat, moment, arena)
+            return self._compress(codec, piece, flat, moment, arena, clear=clear)
         except Overflowed:
-            return untouched(flat, arena)
+            return untouched(flat.fill_(math.nan) if clear else flat, arena)
 
     def compress_sum(
         self,
@@ -231,28 +240,56 @@ class Compressor:
         self._states.load(states)
 
     def _compress(
-        self, piece: Piece, flat: Tensor, moment: Moment, arena: Arena, *, checked: bool = False
+        self,
+        codec: Codec,
+        piece: Piece,
+        flat: Tensor,
+        moment: Moment,
+        arena: Arena,
+        *,
+        squares: float | None = None,
+        clear: bool = False,
     ) -> Encoded:
-        codec = self._choose(piece, moment)
+        """``squares`` is the sum of them, if it is known and usable."""
         fusion = self._fusion(codec)
         if fusion is None:
-            if not checked:
-                self._note_squares(piece, _native.sum_squares(flat))
+            if squares is None:
+                squares = _native.sum_squares(flat)
+            self._note_squares(piece, squares)
             self._states.save(piece, moment.step)
             payload = self._unfused(codec, piece, flat, moment, arena)
-            return Encoded(codec.wire_id, flat.numel(), payload)
+        else:
+            payload = self._fused(codec, fusion, piece, flat, moment, arena, squares, clear)
+        if clear and not (fusion and fusion.clears):
+            flat.zero_()
+        return Encoded(codec.wire_id, flat.numel(), payload)
+
+    def _fused(
+        self,
+        codec: Codec,
+        fusion: Fusion,
+        piece: Piece,
+        flat: Tensor,
+        moment: Moment,
+        arena: Arena,
+        squares: float | None,
+        clear: bool,
+    ) -> Payload:
         change = self._states.begin(piece, moment)
-        if change.after is change.state and not checked:  # which an overflow would spoil
-            self._note_squares(piece, _native.sum_squares(flat))
+        if change.after is change.state and squares is None:  # which an overflow would spoil
+            squares = _native.sum_squares(flat)
+        if squares is not None:
+            self._note_squares(piece, squares)
 
         def write(out: memoryview) -> int:
-            nbytes, squares = fusion.step(flat, change, out)
-            self._note_squares(piece, squares)
+            nbytes, found = fusion.step(flat, change, out, clear=clear)
+            if squares is None:
+                self._note_squares(piece, found)
             return finite(nbytes, codec.name)
 
         payload = arena.fill(codec.max_nbytes(flat.numel()), write)
         self._states.finish(piece, change)
-        return Encoded(codec.wire_id, flat.numel(), payload)
+        return payload
 
     def _sum_fused(
         self,

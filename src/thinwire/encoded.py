@@ -32,9 +32,16 @@ class Encoded:
         return out
 
 
-def add_up(pushes: Sequence[Encoded], weight: float, out: Tensor) -> None:
-    """Do ``out = weight * (sum of pushes)``, in their order. float32 ones may be views of it."""
+def add_up(pushes: Sequence[Encoded], weight: float, out: Tensor, *, cleared: bool = False) -> None:
+    """Do ``out = weight * (sum of pushes)``, in their order. float32 ones may be views of it.
+
+    ``cleared`` says that it is zeros already, which spares lists of elements a pass over it.
+    """
     kinds = {push.wire_id for push in pushes}
+    if cleared and all(registry.codec_class(kind).sparse for kind in kinds):
+        for push in pushes:
+            registry.add(push.wire_id, push.payload, out, weight=weight)
+        return
     if len(kinds) == 1:
         payloads = [push.payload for push in pushes]
         registry.sum_up(kinds.pop(), payloads, out, weight=weight)

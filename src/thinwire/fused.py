@@ -52,8 +52,14 @@ class Fusion(Protocol):
     def sums_in_place(self) -> bool:
         """Whether ``sum_step`` changes so little of the state that it needs no other to write."""
 
-    def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
-        """Feedback, encoding and feedback again.
+    @property
+    def clears(self) -> bool:
+        """Whether ``step`` can clear its gradient on the way."""
+
+    def step(
+        self, gradient: Tensor, change: Change, out: memoryview, *, clear: bool = False
+    ) -> Stepped:
+        """Feedback, encoding and feedback again. With ``clear`` the gradient is zeros then.
 
         The payload is written to the front of ``out``, which has room for the codec's
         ``max_nbytes``.
@@ -121,9 +127,11 @@ class _Stages:
 class _OneBitFusion:
     codec: OneBit
     stages: _Stages
-    sums_in_place = False
+    sums_in_place = clears = False
 
-    def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
+    def step(
+        self, gradient: Tensor, change: Change, out: memoryview, *, clear: bool = False
+    ) -> Stepped:
         return _native.onebit_step(
             gradient,
             *self._lazy(change),
@@ -180,9 +188,11 @@ class _SparseSum:
     """Lists of elements are merged: the tensor they belong to is never filled."""
 
     codec: Nonzero
-    sums_in_place = False
+    sums_in_place = clears = False
 
-    def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
+    def step(
+        self, gradient: Tensor, change: Change, out: memoryview, *, clear: bool = False
+    ) -> Stepped:
         return _native.nonzero_encode(gradient, out), _native.sum_squares(gradient)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
@@ -205,9 +215,11 @@ class _SparseSum:
 class _TopKFusion:
     codec: TopK
     stages: _Stages
-    sums_in_place = True
+    sums_in_place = clears = True
 
-    def step(self, gradient: Tensor, change: Change, out: memoryview) -> Stepped:
+    def step(
+        self, gradient: Tensor, change: Change, out: memoryview, *, clear: bool = False
+    ) -> Stepped:
         now, then = change.state.settle(), change.after.buffers
         change.after.scales = None
         gain, keep = self.stages.gain(gradient, change.moment), self.stages.keep(change)
@@ -215,7 +227,16 @@ class _TopKFusion:
         values, momentum = self.codec.native_values, self.stages.momentum
         if momentum is None:
             return _native.residual_topk(
-                gradient, now["residual"], then["residual"], k, select, values, gain, keep, out
+                gradient,
+                now["residual"],
+                then["residual"],
+                k,
+                select,
+                values,
+                gain,
+                keep,
+                out,
+                clear,
             )
         return _native.dgc_topk(
             gradient,
@@ -232,6 +253,7 @@ class _TopKFusion:
             momentum.nesterov,
             momentum.mask,
             out,
+            clear,
         )
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:

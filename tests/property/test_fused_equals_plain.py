@@ -14,6 +14,7 @@ from torch import Tensor
 import thinwire as tw
 from tests.cases import RESIDUAL_CHAINS, gradients, laws, same_bits
 from thinwire import _native
+from thinwire.codec import registry
 from thinwire.codec.arena import Slab
 from thinwire.codec.base import Codec
 from thinwire.codec.policy import Policy
@@ -64,15 +65,19 @@ class Twins:
         norm = math.sqrt(_native.sum_squares(gradient))
         for twin in self.writing:
             with Margins(twin.max_nbytes(piece, step=step), step=step) as arena:
+                spent = gradient.clone()
                 written = twin.compress_piece(
                     piece,
-                    gradient,
+                    spent,
                     step=step,
                     gradient_norm=norm,
                     learning_rate=learning_rate,
+                    clear=True,
                     arena=arena,
                 )
                 check_equal(written, plain)
+                sparse = registry.codec_class(written.wire_id).sparse
+                assert same_bits(spent, torch.zeros_like(spent) if sparse else gradient)
         return fused
 
     def sum(self, piece: tw.Piece, pushes: Sequence[tw.Encoded], *, step: int, rate: float) -> None:

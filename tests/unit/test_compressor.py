@@ -150,6 +150,38 @@ def test_what_is_not_finite_never_touches_state(fuse: bool, poison: float) -> No
     assert same_state(compressor.state_dict(), before)
 
 
+@pytest.mark.parametrize("poison", [math.inf, math.nan, 1e30, 1e38])
+@pytest.mark.parametrize("undo", [True, False])
+@pytest.mark.parametrize("fuse", [True, False])
+def test_what_is_not_finite_is_seen_though_it_was_cleared(
+    fuse: bool, undo: bool, poison: float
+) -> None:
+    """With elements that are finite, but whose squares no float can hold, as well."""
+    compressor = used(tw.Compressor(tw.TopK(0.1), tw.Residual(), fuse=fuse, undo=undo))
+    before = compressor.state_dict()
+    gradient = torch.ones(100)
+    gradient[3:7] = poison
+    piece = tw.Piece.whole(tw.Key("a", (100,)))
+    sent = compressor.compress_piece(piece, gradient, step=9, clear=True)
+    assert sent.wire_id == tw.Float32.wire_id
+    assert bool(sent.decode().isnan().all())
+    assert same_state(compressor.state_dict(), before)
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_what_only_floats_cannot_square_is_not_lost(clear: bool) -> None:
+    """It is sent and owed, or nothing of it was used: never half of both."""
+    compressor = tw.Compressor(tw.TopK(0.1), tw.Residual(), undo=clear)
+    gradient = torch.arange(100.0) * 1e20
+    piece = tw.Piece.whole(tw.Key("a", (100,)))
+    sent = compressor.compress_piece(piece, gradient.clone(), step=0, clear=clear)
+    if clear:
+        assert bool(sent.decode().isnan().all())
+        assert not any(bool(s["residual"].any()) for s in compressor.state_dict().values())
+    else:
+        assert torch.equal(sent.decode() + compressor.state_dict()["a"]["residual"], gradient)
+
+
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("codec", [tw.OneBit(), tw.OneBit("l2"), tw.TopK(0.5)], ids=repr)
 def test_large_gradients_do_not_add_up_to_an_inf(codec: Codec, fuse: bool) -> None:

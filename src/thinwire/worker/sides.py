@@ -58,8 +58,13 @@ class WorkerSide:
         flat: Mapping[str, Tensor],
         round_: Round,
         arena: Arena = HEAP,
+        *,
+        clear: bool = False,
     ) -> list[Encoded]:
-        """Payloads may be views of ``flat``; the others are written into ``arena``."""
+        """Payloads may be views of ``flat``; the others are written into ``arena``.
+
+        With ``clear`` gradients are zeros afterwards where payloads are of a sparse codec.
+        """
         return [
             self.compressor.compress_piece(
                 piece,
@@ -68,6 +73,7 @@ class WorkerSide:
                 gradient_norm=round_.gradient_norm,
                 learning_rate=round_.learning_rate,
                 view=True,
+                clear=clear,
                 arena=arena,
             )
             for piece in pieces
