@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thinwire.codec import registry
 from thinwire.encoded import Encoded, add_up
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
@@ -43,15 +44,23 @@ class AllGather:
         self.worker.compressor.prepare(pieces)
         self._post = Post(links[0], pieces, self.worker)
 
-    def push(self, unit: Unit) -> Transit:
-        transit, peers, pieces = Transit(unit), self._post.link.peers, unit.pieces
+    def open(self, unit: Unit) -> Transit:
+        buffer = self._payloads.take(self.worker.most_nbytes(unit.pieces, unit.round.step))
+        return Transit(unit, slab(buffer), payloads=[buffer])
+
+    def encode(self, transit: Transit, pieces: Sequence[Piece]) -> None:
+        unit = transit.unit
+        found = self.worker.push(pieces, unit.flat, unit.round, transit.arena, clear=True)
+        transit.encoded.update(zip(pieces, found, strict=True))
+
+    def push(self, transit: Transit) -> None:
+        unit, peers, pieces = transit.unit, self._post.link.peers, transit.unit.pieces
         step = unit.round.step
         transit.pushes = {rank: self._post.expect(rank, pieces, step) for rank in peers}
-        transit.payloads = [self._payloads.take(self.worker.most_nbytes(pieces, step))]
-        transit.own = self.worker.push(pieces, unit.flat, unit.round, slab(*transit.payloads))
+        self.encode(transit, [piece for piece in pieces if piece not in transit.encoded])
+        transit.own = [transit.encoded[piece] for piece in pieces]
         self.tally.push(pieces, transit.own)
         transit.sent_pushes = self._post.send(peers, Push, pieces, transit.own, unit.round)
-        return transit
 
     def answer(self, transit: Transit) -> None:
         """Nobody serves."""
@@ -60,8 +69,10 @@ class AllGather:
         unit, pushes = transit.unit, self._hear(transit)
         # This rank's own payloads may be views of where the mean goes, and are sent from there.
         self._post.link.finish(transit.sent_pushes, what=unit.what)
-        for piece, *column in zip(unit.pieces, *pushes, strict=True):
-            add_up(column, 1 / self._post.link.size, slice_of(unit.flat, piece))
+        for piece, own, *column in zip(unit.pieces, transit.own, *pushes, strict=True):
+            cleared = registry.codec_class(own.wire_id).sparse
+            mean = slice_of(unit.flat, piece)
+            add_up(column, 1 / self._post.link.size, mean, cleared=cleared)
         finite = not (self._keeps_state and overflowed(unit.flat, unit.pieces, *pushes))
         self._post.give_back(transit.pushes.values())
         self._payloads.give(*transit.payloads)

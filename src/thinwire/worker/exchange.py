@@ -1,4 +1,4 @@
-"""What an exchange is: the mean of all ranks' gradients, in three stages.
+"""What an exchange is: the mean of all ranks' gradients, in three stages: push, answer, receive.
 
 Each stage waits only for what other ranks sent in the stage before. So if each is run by a thread
 of its own, for one unit after the other and on all ranks in the same order, many units are in
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from thinwire.codec.arena import HEAP, Arena
 from thinwire.encoded import Encoded
 from thinwire.gradient.pieces import Piece
 from thinwire.worker.link import Pending
@@ -49,6 +50,9 @@ class Transit:
     """
 
     unit: Unit
+    arena: Arena = HEAP
+    encoded: dict[Piece, Encoded] = field(default_factory=dict)
+    """What is compressed already; the payloads are in ``arena``, or views of the unit."""
     shares: Sequence[Sequence[Piece]] = ()
     own: Sequence[Encoded] = ()
     pushes: dict[int, Parcel] = field(default_factory=dict)
@@ -68,8 +72,15 @@ class Exchange(Protocol):
     def worker(self) -> WorkerSide | None:
         """What compresses here; None on a rank that leaves it to another."""
 
-    def push(self, unit: Unit) -> Transit:
-        """Compress this rank's gradients and send them."""
+    def open(self, unit: Unit) -> Transit:
+        """Make room for a unit, of which some gradients may not be there yet."""
+
+    def encode(self, transit: Transit, pieces: Sequence[Piece]) -> None:
+        """Compress some pieces that are there, because the caches may still hold them. Does nothing
+        where they are needed as they are."""
+
+    def push(self, transit: Transit) -> None:
+        """Compress this rank's gradients, those that are not yet, and send them."""
 
     def answer(self, transit: Transit) -> None:
         """Serve: hear the pushes for what this rank owns, and answer them."""

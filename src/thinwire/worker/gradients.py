@@ -22,8 +22,9 @@ from thinwire.worker.exchange import Unit
 from thinwire.worker.inline import Inline
 from thinwire.worker.sides import Round, norm_of
 from thinwire.worker.team import Team
+from thinwire.worker.unit_job import UnitJob
 
-FIRST_NBYTES = 1 << 15
+FIRST_NBYTES = 1 << 16
 """Of payloads: the first group is sent when it has so many, so that the link is soon in use."""
 
 GROUP_NBYTES = 1 << 20
@@ -90,7 +91,8 @@ class ModuleCompression(Compression):
         self._arrived: set[str] = set()
         self._places: set[int] = set()
         self._groups: list[Group] = []
-        self._group_of: dict[str, Group] = {}
+        self._jobs: list[UnitJob] = []
+        self._place_of: dict[str, int] = {}
         self._submitted = 0
         for name, p in parameters.items():
             Arrival(self, name, small=name in small).watch(p)
@@ -120,6 +122,7 @@ class ModuleCompression(Compression):
             self._note(name)
             if not small:
                 self._take(name)
+                self._encode(name)
                 self._submit()
         except BaseException as error:
             self._inline.fail(error)  # so that others hear of it
@@ -150,15 +153,19 @@ class ModuleCompression(Compression):
                     "that before freezing"
                 )
         _check_outermost()
-        self._groups, self._group_of, self._submitted = [], {}, 0
+        self._begin_step()
+        self._forget_step()
+        self._submitted = 0
         self._places.clear()
         for names in self._neighbours:
             trained = [name for name in names if self._parameters[name].requires_grad]
             if trained:
-                group = Group({name: self._pieces[name] for name in trained})
-                self._groups.append(group)
-                self._group_of.update(dict.fromkeys(trained, group))
-        self._begin_step()
+                self._place_of.update(dict.fromkeys(trained, len(self._groups)))
+                self._groups.append(Group({name: self._pieces[name] for name in trained}))
+        self._jobs = [
+            self._job(group, group.pieces, completes_home=True, last=group is self._groups[-1])
+            for group in self._groups
+        ]
 
     def _take(self, name: str) -> None:
         """Let a gradient into its group: a view of it, into which the mean will be written."""
@@ -171,17 +178,26 @@ class ModuleCompression(Compression):
             # Autograd may give the same memory to two parameters that it adds. They are two here.
             parameter.grad = parameter.grad.clone()
         self._places.add(parameter.grad.data_ptr())
-        self._group_of[name].flat[name] = parameter.grad.detach().view(-1)
+        self._groups[self._place_of[name]].flat[name] = parameter.grad.detach().view(-1)
+
+    def _encode(self, name: str) -> None:
+        """Compress a gradient while the caches have it: its group may be sent much later."""
+        if not self._whole_gradient_first:
+            job, pieces = self._jobs[self._place_of[name]], self._pieces[name]
+            self._inline.begin(lambda: job.encode(pieces), name)
 
     def _submit(self) -> None:
         """Send groups, in the order that is the same on all ranks, as far as they are full."""
         if self._whole_gradient_first and self._step.norm is None:
             return
         while self._submitted < len(self._groups) and self._groups[self._submitted].is_full:
-            group = self._groups[self._submitted]
             self._submitted += 1
-            last = self._submitted == len(self._groups)
-            self._inline.submit(self._job(group, group.pieces, completes_home=True, last=last))
+            self._inline.submit(self._jobs[self._submitted - 1])
+
+    def _forget_step(self) -> None:
+        """So that nothing keeps its gradients alive."""
+        self._groups, self._jobs = [], []
+        self._place_of.clear()
 
     def _end_of_backward(self) -> None:
         for group in self._groups:
@@ -191,7 +207,7 @@ class ModuleCompression(Compression):
         if self._whole_gradient_first:
             self._step.norm = norm_of(x for group in self._groups for x in group.flat.values())
         self._submit()
-        self._groups, self._group_of = [], {}
+        self._forget_step()
         self._arrived.clear()
         self.wait()
 

@@ -34,8 +34,15 @@ class Leader:
         self.tally, self.worker = between.tally, between.worker
         self._up, self._down = (Post(link, pieces, AlwaysDense()) for link in links)
 
-    def push(self, unit: Unit) -> Transit:
-        post, own = self._up, dense(unit)
+    def open(self, unit: Unit) -> Transit:
+        return self._between.open(unit)
+
+    def encode(self, transit: Transit, pieces: Sequence[Piece]) -> None:
+        """The gradients of this host are added first."""
+
+    def push(self, transit: Transit) -> None:
+        unit, post = transit.unit, self._up
+        own = dense(unit)
         parcels = [post.expect(rank, unit.pieces, unit.round.step) for rank in post.link.peers]
         for parcel in parcels:
             post.open(parcel, Push, step=unit.round.step, what=unit.what)
@@ -43,7 +50,7 @@ class Leader:
         for piece, *column in zip(unit.pieces, *heard, strict=True):
             add_up(column, 1 / post.link.size, slice_of(unit.flat, piece))
         post.give_back(parcels)
-        return self._between.push(unit)
+        self._between.push(transit)
 
     def answer(self, transit: Transit) -> None:
         self._between.answer(transit)
@@ -77,11 +84,16 @@ class Follower:
         self.tally = Tally()
         self.worker: WorkerSide | None = None
 
-    def push(self, unit: Unit) -> Transit:
-        transit, encoded = Transit(unit), dense(unit)
+    def open(self, unit: Unit) -> Transit:
+        return Transit(unit)
+
+    def encode(self, transit: Transit, pieces: Sequence[Piece]) -> None:
+        """Nothing is compressed here."""
+
+    def push(self, transit: Transit) -> None:
+        unit, encoded = transit.unit, dense(transit.unit)
         self.tally.push(unit.pieces, encoded)
         transit.sent_pushes = self._up.send([LEADER], Push, unit.pieces, encoded, unit.round)
-        return transit
 
     def answer(self, transit: Transit) -> None:
         """Followers do not serve, but can be told from here on."""

@@ -38,15 +38,16 @@ class Inline:
         self.active_seconds = self.exposed_seconds = 0.0
         threading.Thread(target=self._serve, name="thinwire", daemon=True).start()
 
+    def begin(self, work: Callable[[], None], about: object) -> None:
+        """Do a part of the first stage of a job that is not complete yet."""
+        with self._exposed(), self._timed(0, f"{self._stages[0]} early", about):
+            work()
+
     def submit(self, job: Job) -> None:
         self.check()
-        start = time.perf_counter()
-        if not self._jobs:
-            self._active_since = start
         self._jobs.append(job)
-        with self._noted():
+        with self._exposed():
             self._work(0, job)
-        self.exposed_seconds += time.perf_counter() - start
 
     def check(self) -> None:
         if self._error is not None:
@@ -64,15 +65,14 @@ class Inline:
         jobs, self._jobs = self._jobs, []
         if not jobs:
             return
-        start = time.perf_counter()
-        with self._noted(), self.span("wait for the exchange", what):
+        with self._exposed(), self.span("wait for the exchange", what):
             self._awaited.put(jobs)
             try:
                 self._done.get(timeout=deadline_seconds)
             except queue.Empty:
                 raise TransportTimeout(f"{what}: not done after {deadline_seconds:g} s") from None
-        self.exposed_seconds += time.perf_counter() - start
         self.active_seconds += time.perf_counter() - self._active_since
+        self._active_since = 0.0
         self.check()
 
     def close(self) -> None:
@@ -92,13 +92,28 @@ class Inline:
                 self._work(number, job)
 
     def _work(self, number: int, job: Job) -> None:
-        self.check()
-        stage, start = self._stages[number], time.thread_time()
-        with self.span(stage, job):
+        with self._timed(number, self._stages[number], job):
             job.stages[number]()
             if number + 1 == len(self._stages):
                 job.finish()
-        self.work_seconds[stage] += time.thread_time() - start
+
+    @contextmanager
+    def _exposed(self) -> Iterator[None]:
+        """Whoever has called waits for what is in here."""
+        start = time.perf_counter()
+        if not self._active_since:
+            self._active_since = start
+        with self._noted():
+            yield
+        self.exposed_seconds += time.perf_counter() - start
+
+    @contextmanager
+    def _timed(self, number: int, name: str, about: object) -> Iterator[None]:
+        self.check()
+        start = time.thread_time()
+        with self.span(name, about):
+            yield
+        self.work_seconds[self._stages[number]] += time.thread_time() - start
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

@@ -54,7 +54,14 @@ class Served:
         self.worker = WorkerSide(recipe, rank=rank, workers=workers, seed=seed)
         self.worker.compressor.prepare(pieces)
 
-    def push(self, unit: Unit) -> Transit:
+    def open(self, unit: Unit) -> Transit:
+        return Transit(unit)
+
+    def encode(self, transit: Transit, pieces: Sequence[Piece]) -> None:
+        """Not before servers know that there is something to send."""
+
+    def push(self, transit: Transit) -> None:
+        unit = transit.unit
         servers = self._begin(unit.round.step)
         version, rate = self._version(unit.round.step), unit.round.learning_rate or 0.0
         numbers = [self._numbers[piece] for piece in unit.pieces]
@@ -66,7 +73,6 @@ class Served:
                 _logger.warning("%s: %d pieces with an inf or a nan left out", unit.what, left_out)
             self.tally.push(pieces, sent)
             servers.push(version, version, rate, owned, sent)
-        return Transit(unit)
 
     def answer(self, transit: Transit) -> None:
         """The servers do."""

@@ -46,19 +46,28 @@ class Sharded:
         self._updates = Post(links[1], pieces, self.server)
         self._prepare()
 
-    def push(self, unit: Unit) -> Transit:
-        transit, post = Transit(unit, self._shares(unit)), self._pushes
+    def open(self, unit: Unit) -> Transit:
+        transit = Transit(unit, shares=self._shares(unit))
+        most_nbytes = self.worker.most_nbytes(unit.pieces, unit.round.step)
+        transit.arena = self._arena(transit, most_nbytes)
+        return transit
+
+    def encode(self, transit: Transit, pieces: Sequence[Piece]) -> None:
+        unit = transit.unit
+        found = self.worker.push(pieces, unit.flat, unit.round, transit.arena)
+        transit.encoded.update(zip(pieces, found, strict=True))
+
+    def push(self, transit: Transit) -> None:
+        unit, post = transit.unit, self._pushes
         own = transit.shares[self._rank]
         if own:
             step = unit.round.step
             transit.pushes = {r: post.expect(r, own, step) for r in post.link.peers}
-        arena = self._arena(transit, self.worker.most_nbytes(unit.pieces, unit.round.step))
         for rank in post.link.peers:
             if share := transit.shares[rank]:
-                encoded = self._encode(share, unit, arena)
+                encoded = self._encoded(transit, share)
                 transit.sent_pushes += post.send([rank], Push, share, encoded, unit.round)
-        transit.own = self._encode(own, unit, arena)
-        return transit
+        transit.own = self._encoded(transit, own)
 
     def answer(self, transit: Transit) -> None:
         unit, post = transit.unit, self._updates
@@ -144,8 +153,9 @@ class Sharded:
         transit.payloads.append(self._payloads.take(most_nbytes))
         return slab(transit.payloads[-1])
 
-    def _encode(self, share: Sequence[Piece], unit: Unit, arena: Slab) -> list[Encoded]:
-        encoded = self.worker.push(share, unit.flat, unit.round, arena)
+    def _encoded(self, transit: Transit, share: Sequence[Piece]) -> list[Encoded]:
+        self.encode(transit, [piece for piece in share if piece not in transit.encoded])
+        encoded = [transit.encoded[piece] for piece in share]
         self.tally.push(share, encoded)
         return encoded
 

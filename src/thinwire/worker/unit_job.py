@@ -72,15 +72,24 @@ class UnitJob:
         if self._completes_home:
             self._home.complete()
 
+    def encode(self, pieces: Sequence[Piece]) -> None:
+        """Compress some of its pieces, which are there, before it is pushed."""
+        self._exchange.encode(self._opened(), pieces)
+
+    def _opened(self) -> Transit:
+        if self._transit is None:
+            unit = self._home.unit(self._pieces, self._step.round())
+            self._transit = self._exchange.open(unit)
+        return self._transit
+
     def _push(self) -> None:
-        self._transit = self._exchange.push(self._home.unit(self._pieces, self._step.round()))
+        self._exchange.push(self._opened())
 
     def _answer(self) -> None:
-        if self._transit is not None:
-            self._exchange.answer(self._transit)
+        self._exchange.answer(self._opened())
 
     def _receive(self) -> None:
-        finite = self._transit is None or self._exchange.receive(self._transit)
+        finite = self._exchange.receive(self._opened())
         if self._completes_home:
             finite = self._home.store() and finite
         if not finite:
