@@ -181,9 +181,23 @@ class Twins(nn.Module):
         return ((self.first.view(1, -1) + self.second.view(1, -1)) * x).sum()
 
 
-def gradients_of_twins(numel: int, exchange: str) -> list[float]:
-    net = Twins(numel)
-    tw.compress_module(net, tw.dense(), exchange=exchange)
+class Overlapping(nn.Module):
+    """The gradients of the first two are views of parts of the third one's."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.zeros(numel)) for _ in range(2))
+        self.third = nn.Parameter(torch.zeros(2 * numel))
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat([self.first, self.second])
+        return ((both.view(2, -1) + self.third.view(2, -1)) * x).sum()
+
+
+def gradients_of(net_class: type[Twins | Overlapping], numel: int, exchange: str) -> list[float]:
+    """The mean of each gradient; all are sent, though the codec is one that clears them."""
+    net = net_class(numel)
+    tw.compress_module(net, tw.doublesqueeze(tw.TopK(1.0)), exchange=exchange)
     backward(net(torch.full((1, numel), 10.0 * dist.get_rank())))
     means = [p.grad.mean() for p in net.parameters() if p.grad is not None]
     return [float(mean) for mean in means]
@@ -192,7 +206,26 @@ def gradients_of_twins(numel: int, exchange: str) -> list[float]:
 @pytest.mark.parametrize("exchange", ["sharded", "allgather"])
 @pytest.mark.parametrize("numel", [7, 40_000, 100_000])
 def test_gradients_that_share_memory_are_averaged_once(numel: int, exchange: str) -> None:
-    assert run(gradients_of_twins, numel, exchange, ranks=2) == [[5.0, 5.0]] * 2
+    assert run(gradients_of, Twins, numel, exchange, ranks=2) == [[5.0, 5.0]] * 2
+    assert run(gradients_of, Overlapping, numel, exchange, ranks=2) == [[5.0, 5.0, 5.0]] * 2
+
+
+def gradients_in_one_tensor(exchange: str) -> tuple[list[float], bool]:
+    """As an optimizer wants it that works on all of them at once."""
+    net = Twins(100_000)
+    together = torch.zeros(200_000)
+    net.first.grad, net.second.grad = together[:100_000], together[100_000:]
+    tw.compress_module(net, tw.doublesqueeze(tw.TopK(1.0)), exchange=exchange)
+    for _ in range(2):
+        together.zero_()
+        backward(net(torch.full((1, 100_000), 10.0 * dist.get_rank())))
+    same = net.second.grad.data_ptr() == together[100_000:].data_ptr()
+    return sorted(set(together.tolist())), same
+
+
+@pytest.mark.parametrize("exchange", ["sharded", "allgather"])
+def test_gradients_stay_in_memory_that_the_user_gave_them(exchange: str) -> None:
+    assert run(gradients_in_one_tensor, exchange, ranks=2) == [([5.0], True)] * 2
 
 
 class Tied(nn.Module):

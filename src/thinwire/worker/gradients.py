@@ -89,7 +89,7 @@ class ModuleCompression(Compression):
         self._neighbours = neighbours({name: self._usual_nbytes(name) for name in order})
         self._paused = False
         self._arrived: set[str] = set()
-        self._places: set[int] = set()
+        self._kept: set[str] = set()
         self._groups: list[Group] = []
         self._jobs: list[UnitJob] = []
         self._place_of: dict[str, int] = {}
@@ -136,7 +136,7 @@ class ModuleCompression(Compression):
                 "compress_module again on all ranks"
             )
         if not self._arrived:
-            self._open_step()
+            self._open_step(first=name)
         self._arrived.add(name)
 
     def _usual_nbytes(self, name: str) -> int:
@@ -145,7 +145,8 @@ class ModuleCompression(Compression):
             raise ConfigError("compress_module: this exchange compresses nothing here")
         return sum(worker.compressor.usual_nbytes(piece) for piece in self._pieces[name])
 
-    def _open_step(self) -> None:
+    def _open_step(self, *, first: str) -> None:
+        """When the gradient of ``first`` has come."""
         for name, parameter in self._frozen.items():
             if parameter.requires_grad:
                 raise ConfigError(
@@ -156,7 +157,9 @@ class ModuleCompression(Compression):
         self._begin_step()
         self._forget_step()
         self._submitted = 0
-        self._places.clear()
+        self._kept = {n for n, p in self._parameters.items() if n != first and p.grad is not None}
+        if self._kept:
+            self._kept.add(first)  # of which nobody can tell any more
         for names in self._neighbours:
             trained = [name for name in names if self._parameters[name].requires_grad]
             if trained:
@@ -174,10 +177,9 @@ class ModuleCompression(Compression):
             parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
         elif not parameter.grad.is_contiguous():
             parameter.grad = parameter.grad.contiguous()
-        elif parameter.grad.data_ptr() in self._places:
+        elif name not in self._kept and _is_shared(parameter.grad):
             # Autograd may give the same memory to two parameters that it adds. They are two here.
             parameter.grad = parameter.grad.clone()
-        self._places.add(parameter.grad.data_ptr())
         self._groups[self._place_of[name]].flat[name] = parameter.grad.detach().view(-1)
 
     def _encode(self, name: str) -> None:
@@ -252,6 +254,13 @@ def neighbours(nbytes: Mapping[str, int]) -> list[list[str]]:
         found[-1].append(name)
         total += nbytes[name]
     return found
+
+
+def _is_shared(gradient: Tensor) -> bool:
+    """Whether other tensors may use its memory, also some that are still on their way."""
+    storage = gradient.untyped_storage()
+    users = torch._C._storage_Use_Count(storage._cdata)
+    return users > 2 or storage.nbytes() > gradient.nbytes  # two are here: itself, and storage
 
 
 def _check_outermost() -> None:
