@@ -42,7 +42,7 @@ Scratch<uint32_t> sample(size_t n, uint64_t seed, Value value) {
     return magnitudes;
   }
   const size_t lines = n / kLine;
-  const size_t groups = std::clamp(n / 64, kAll / 2, kSamples) / kLine;
+  const size_t groups = std::clamp(n / 128, kAll / 2, kSamples) / kLine;
   const size_t stretch = lines / groups;
   Scratch<uint32_t> magnitudes(groups * kLine);
   for (size_t g = 0; g < groups; ++g) {
