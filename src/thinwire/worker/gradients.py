@@ -258,9 +258,8 @@ def neighbours(nbytes: Mapping[str, int]) -> list[list[str]]:
 
 def _is_shared(gradient: Tensor) -> bool:
     """Whether other tensors may use its memory, also some that are still on their way."""
-    storage = gradient.untyped_storage()
-    users = torch._C._storage_Use_Count(storage._cdata)
-    return users > 2 or storage.nbytes() > gradient.nbytes  # two are here: itself, and storage
+    here = 2  # the gradient, and what asks
+    return torch._C._storage_Use_Count(gradient.untyped_storage()._cdata) > here
 
 
 def _check_outermost() -> None:

@@ -28,6 +28,7 @@ class Inline:
 
     def __init__(self, stages: Sequence[str], *, on_error: Callable[[BaseException], None]) -> None:
         self._stages, self._on_error = stages, on_error
+        self._early = f"{stages[0]} early"
         self._jobs: list[Job] = []
         self._error: BaseException | None = None
         self._awaited: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
@@ -40,14 +41,12 @@ class Inline:
 
     def begin(self, work: Callable[[], None], about: object) -> None:
         """Do a part of the first stage of a job that is not complete yet."""
-        with self._exposed(), self._timed(0, f"{self._stages[0]} early", about):
-            work()
+        self._in_first_stage(work, self._early, about)
 
     def submit(self, job: Job) -> None:
         self.check()
         self._jobs.append(job)
-        with self._exposed():
-            self._work(0, job)
+        self._in_first_stage(job.stages[0], self._stages[0], job)
 
     def check(self) -> None:
         if self._error is not None:
@@ -65,12 +64,14 @@ class Inline:
         jobs, self._jobs = self._jobs, []
         if not jobs:
             return
-        with self._exposed(), self.span("wait for the exchange", what):
+        start = time.perf_counter()
+        with self._noted(), self.span("wait for the exchange", what):
             self._awaited.put(jobs)
             try:
                 self._done.get(timeout=deadline_seconds)
             except queue.Empty:
                 raise TransportTimeout(f"{what}: not done after {deadline_seconds:g} s") from None
+        self.exposed_seconds += time.perf_counter() - start
         self.active_seconds += time.perf_counter() - self._active_since
         self._active_since = 0.0
         self.check()
@@ -91,28 +92,27 @@ class Inline:
             for job in jobs:
                 self._work(number, job)
 
-    def _work(self, number: int, job: Job) -> None:
-        with self._timed(number, self._stages[number], job):
-            job.stages[number]()
-            if number + 1 == len(self._stages):
-                job.finish()
-
-    @contextmanager
-    def _exposed(self) -> Iterator[None]:
-        """Whoever has called waits for what is in here."""
+    def _in_first_stage(self, work: Callable[[], None], name: str, about: object) -> None:
+        """Whoever has called waits for it. Called for each gradient, so it must be quick."""
         start = time.perf_counter()
-        if not self._active_since:
-            self._active_since = start
-        with self._noted():
-            yield
+        self._active_since = self._active_since or start
+        try:
+            self._timed(0, work, name, about)
+        except BaseException as error:
+            self.fail(error)
+            raise
         self.exposed_seconds += time.perf_counter() - start
 
-    @contextmanager
-    def _timed(self, number: int, name: str, about: object) -> Iterator[None]:
+    def _work(self, number: int, job: Job) -> None:
+        self._timed(number, job.stages[number], self._stages[number], job)
+        if number + 1 == len(self._stages):
+            job.finish()
+
+    def _timed(self, number: int, work: Callable[[], None], name: str, about: object) -> None:
         self.check()
         start = time.thread_time()
         with self.span(name, about):
-            yield
+            work()
         self.work_seconds[self._stages[number]] += time.thread_time() - start
 
     @contextmanager
