@@ -69,6 +69,7 @@ class Compressor:
         self._rank = rank
         self._workers = workers
         self._fuse = fuse
+        self._newest_fusion: tuple[Codec | None, Fusion | None] = None, None
         self._forgets = feedback == NoFeedback()
         self.squares: dict[str, float] = {}
         """The sum of squares of the newest gradient of each piece, where it was needed."""
@@ -344,7 +345,12 @@ class Compressor:
         return self._policy.choose(piece.key, step=moment.step, workers=moment.workers)
 
     def _fusion(self, codec: Codec) -> Fusion | None:
-        return find_fusion(codec, self._feedback) if self._fuse else None
+        # Most tensors have the same codec, and to look takes longer than to compress a small one.
+        newest = self._newest_fusion
+        if newest[0] is not codec:
+            fusion = find_fusion(codec, self._feedback) if self._fuse else None
+            newest = self._newest_fusion = codec, fusion
+        return newest[1]
 
     def _seed_for(self, codec: Codec, piece: Piece, moment: Moment) -> int:
         """A seed of its own for every tensor, step and, unless the codec shares it, rank."""
