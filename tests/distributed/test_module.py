@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -208,6 +209,26 @@ def gradients_of(net_class: type[Twins | Overlapping], numel: int, exchange: str
 def test_gradients_that_share_memory_are_averaged_once(numel: int, exchange: str) -> None:
     assert run(gradients_of, Twins, numel, exchange, ranks=2) == [[5.0, 5.0]] * 2
     assert run(gradients_of, Overlapping, numel, exchange, ranks=2) == [[5.0, 5.0, 5.0]] * 2
+
+
+def gradients_that_moved() -> list[str]:
+    net = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300))
+    made: dict[str, int] = {}
+
+    def note(name: str, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        made[name] = parameter.grad.data_ptr()
+
+    for name, p in net.named_parameters():
+        p.register_post_accumulate_grad_hook(partial(note, name))  # type: ignore[no-untyped-call]
+    tw.compress_module(net, tw.doublesqueeze(tw.TopK(0.1)), exchange="allgather")
+    backward(net(torch.ones(4, 300)).square().mean())
+    means = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+    return [name for name, mean in means.items() if mean.data_ptr() != made[name]]
+
+
+def test_gradients_that_share_nothing_are_not_copied() -> None:
+    assert run(gradients_that_moved, ranks=2) == [[], []]
 
 
 def gradients_in_one_tensor(exchange: str) -> tuple[list[float], bool]:
