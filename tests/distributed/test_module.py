@@ -32,6 +32,7 @@ from tests.distributed.training import (
     Trainer,
     backward,
     batch,
+    exchange_state,
     loss_of,
     momentum_sgd,
     network,
@@ -211,6 +212,116 @@ def test_gradients_that_share_memory_are_averaged_once(numel: int, exchange: str
     assert run(gradients_of, Overlapping, numel, exchange, ranks=2) == [[5.0, 5.0, 5.0]] * 2
 
 
+class Added(nn.Module):
+    """The gradient of ``last`` comes first, in memory that backward goes on to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.early, self.body = nn.Linear(300, 300), nn.Linear(300, 300)
+        self.last = nn.Parameter(torch.zeros(300, 300))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.body(self.early(x))
+        both = made.unsqueeze(0) + self.last.unsqueeze(0)
+        return both.square().mean()  # type: ignore[no-any-return]
+
+
+def gradients_beside_a_stale_one(compressed: bool) -> list[bytes]:
+    """``early`` is frozen after a step, and nobody clears its gradient."""
+    net, x = Added(), torch.ones(300, 300)
+    if compressed:
+        tw.compress_module(net, tw.doublesqueeze(tw.TopK(1.0)), exchange="allgather")
+    trained = [net.body.weight, net.body.bias, net.last]
+    for _ in range(2):
+        for p in trained:
+            p.grad = None
+        backward(net(x))
+        net.early.requires_grad_(False)
+    return [p.grad.numpy().tobytes() for p in trained if p.grad is not None]
+
+
+def test_a_stale_gradient_does_not_spoil_others() -> None:
+    [plain] = run(gradients_beside_a_stale_one, False, ranks=1)
+    assert run(gradients_beside_a_stale_one, True, ranks=2) == [plain] * 2
+
+
+def sent_and_owed_of_twins_that_wait() -> list[list[float]]:
+    """They share memory since a batch that was not exchanged; the next one does not use them."""
+    net = nn.ModuleDict({"twins": Twins(100_000), "other": nn.Linear(3, 3)})
+    recipe = tw.doublesqueeze(tw.TopK(0.01))
+    compression = tw.compress_module(net, recipe, exchange="allgather")
+    with compression.no_sync():
+        backward(net["twins"](torch.full((1, 100_000), 10.0)))
+    backward(net["other"](torch.ones(3)).sum())
+    owed = exchange_state(compression)["push"]
+    sums = [
+        p.grad + owed[f"twins.{name}"]["residual"] for name, p in net["twins"].named_parameters()
+    ]
+    return [sorted(set(both.tolist())) for both in sums]
+
+
+def test_gradients_that_share_memory_while_they_wait_are_sent_or_owed() -> None:
+    assert run(sent_and_owed_of_twins_that_wait, ranks=2) == [[[10.0], [10.0]]] * 2
+
+
+def gradient_in_memory_of_the_user() -> bool:
+    net, mine = nn.Linear(300, 300, bias=False), torch.zeros(2, 300, 300)
+    net.weight.grad = mine[1]
+    tw.compress_module(net, tw.doublesqueeze(tw.TopK(1.0)), exchange="allgather")
+    for _ in range(2):
+        mine.zero_()
+        backward(net(torch.ones(4, 300)).sum())
+    return bool((mine[1] == 4.0).all())
+
+
+def test_the_only_gradient_stays_in_memory_that_the_user_gave_it() -> None:
+    assert run(gradient_in_memory_of_the_user, ranks=2) == [True, True]
+
+
+def state_after_a_backward_that_failed() -> bool:
+    """The last layer's gradient is compressed, but never sent."""
+    net = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300))
+    compression = tw.compress_module(net, tw.doublesqueeze(tw.TopK(0.1)), exchange="allgather")
+    backward(net(torch.ones(4, 300)).square().mean())
+    before = residuals(compression)
+    next(net.parameters()).register_hook(stop)  # type: ignore[no-untyped-call]
+    with pytest.raises(InterruptedError):
+        backward(net(torch.ones(4, 300)).square().mean())
+    return residuals(compression) == before
+
+
+def residuals(compression: ModuleCompression) -> dict[str, bytes]:
+    owed = exchange_state(compression)["push"]
+    return {name: state["residual"].numpy().tobytes() for name, state in owed.items()}
+
+
+def stop(gradient: Tensor) -> None:
+    raise InterruptedError
+
+
+def test_a_backward_that_fails_leaves_no_trace_in_what_is_saved() -> None:
+    assert run(state_after_a_backward_that_failed, ranks=2) == [True, True]
+
+
+def error_at_the_end_of_backward() -> str:
+    rows = nn.Embedding(10, 3)
+    net = nn.Sequential(rows, nn.Linear(3, 3))
+    compression = tw.compress_module(net, tw.dense(), exchange="allgather")
+    rows.sparse = True
+    with pytest.raises(RuntimeError) as raised:
+        backward(net(torch.arange(4)).sum())
+    try:
+        compression.check()
+    except RuntimeError as noted:
+        return "noted" if noted is raised.value else str(noted)
+    return "nothing noted"
+
+
+def test_an_error_at_the_end_of_backward_is_noted() -> None:
+    assert run(error_at_the_end_of_backward, ranks=2) == ["noted"] * 2
+
+
 def gradients_that_moved() -> list[str]:
     net = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300))
     made: dict[str, int] = {}
@@ -347,7 +458,8 @@ def gradients_left_without_a_collector() -> int:
         places = {p.grad.data_ptr() for p in trainer.net.parameters() if p.grad is not None}
         assert len(places) == len(list(trainer.net.parameters()))
         trainer.optimizer.zero_grad()
-        return sum(type(x) is Tensor and x.data_ptr() in places for x in gc.get_objects())
+        here = [x for x in gc.get_objects() if type(x) is Tensor and x.layout == torch.strided]
+        return sum(x.data_ptr() in places for x in here)
     finally:
         gc.enable()
 
@@ -572,3 +684,9 @@ def test_groups_grow_until_they_are_large_enough() -> None:
     assert [name for group in neighbours(layers) for name in group] == list(layers)
     assert neighbours({}) == []
     assert neighbours({"a": 0, "b": 0}) == [["a", "b"]]
+
+
+def test_small_gradients_travel_with_the_last_group() -> None:
+    sizes = {"a": 70_000, "b": 10, "c": 70_000, "d": 10, "e": 2_000_000, "f": 10}
+    assert neighbours(sizes, set("bcdef")) == [["a", "b", "c", "d", "e"], ["f"]]
+    assert neighbours({"b": 10, "c": 20}, set("bc")) == [["b", "c"]]

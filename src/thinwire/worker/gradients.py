@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
 from thinwire.gradient.pieces import Piece
-from thinwire.worker.compression import STAGES, Compression
+from thinwire.worker.compression import STAGES, Compression, CompressionState
 from thinwire.worker.exchange import Unit
+from thinwire.worker.gradient_memory import GradientMemory
 from thinwire.worker.inline import Inline
 from thinwire.worker.sides import Round, norm_of
 from thinwire.worker.team import Team
@@ -86,10 +86,11 @@ class ModuleCompression(Compression):
         small = {name for name, p in parameters.items() if p.numel() < SMALL_NUMEL}
         backwards = list(reversed(parameters))
         order = [n for n in backwards if n not in small] + [n for n in backwards if n in small]
-        self._neighbours = neighbours({name: self._usual_nbytes(name) for name in order})
+        self._neighbours = neighbours({name: self._usual_nbytes(name) for name in order}, small)
         self._paused = False
         self._arrived: set[str] = set()
-        self._kept: set[str] = set()
+        self._memory = GradientMemory(parameters)
+        self._begun: int | None = None
         self._groups: list[Group] = []
         self._jobs: list[UnitJob] = []
         self._place_of: dict[str, int] = {}
@@ -98,11 +99,25 @@ class ModuleCompression(Compression):
             Arrival(self, name, small=name in small).watch(p)
         # Hooks know this object only weakly, or nothing of it could ever be freed. It must live as
         # long as the network, also if nobody keeps the handle: else ranks would train apart.
-        weakref.finalize(net, self.close).atexit = False
+        self._owner = weakref.finalize(net, self.close)
+        self._owner.atexit = False
 
     @property
     def is_closed(self) -> bool:
         return self._closed
+
+    def state_dict(self) -> CompressionState:
+        if self._begun == self.steps:  # it will never end, but some of its gradients are in there
+            self._exchange.undo(self.steps)
+        return super().state_dict()
+
+    def close(self) -> None:
+        super().close()
+        self._forget_step()
+
+    def replaced(self) -> None:
+        """Another one has taken the network over: it need not keep this one alive any more."""
+        self._owner.detach()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -121,7 +136,7 @@ class ModuleCompression(Compression):
         try:
             self._note(name)
             if not small:
-                self._take(name)
+                self._take(name, in_hook=True)
                 self._encode(name)
                 self._submit()
         except BaseException as error:
@@ -155,11 +170,10 @@ class ModuleCompression(Compression):
                 )
         _check_outermost()
         self._begin_step()
+        self._begun = self._step.number
         self._forget_step()
         self._submitted = 0
-        self._kept = {n for n, p in self._parameters.items() if n != first and p.grad is not None}
-        if self._kept:
-            self._kept.add(first)  # of which nobody can tell any more
+        self._memory.begin(first)
         for names in self._neighbours:
             trained = [name for name in names if self._parameters[name].requires_grad]
             if trained:
@@ -170,17 +184,10 @@ class ModuleCompression(Compression):
             for group in self._groups
         ]
 
-    def _take(self, name: str) -> None:
+    def _take(self, name: str, *, in_hook: bool) -> None:
         """Let a gradient into its group: a view of it, into which the mean will be written."""
-        parameter = self._parameters[name]
-        if parameter.grad is None:  # not used in this step, but something may be owed for it
-            parameter.grad = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-        elif not parameter.grad.is_contiguous():
-            parameter.grad = parameter.grad.contiguous()
-        elif name not in self._kept and _is_shared(parameter.grad):
-            # Autograd may give the same memory to two parameters that it adds. They are two here.
-            parameter.grad = parameter.grad.clone()
-        self._groups[self._place_of[name]].flat[name] = parameter.grad.detach().view(-1)
+        gradient = self._memory.own(name, in_hook=in_hook)
+        self._groups[self._place_of[name]].flat[name] = gradient.detach().view(-1)
 
     def _encode(self, name: str) -> None:
         """Compress a gradient while the caches have it: its group may be sent much later."""
@@ -202,16 +209,25 @@ class ModuleCompression(Compression):
         self._place_of.clear()
 
     def _end_of_backward(self) -> None:
-        for group in self._groups:
-            for name in group.names:
-                if name not in group.flat:
-                    self._take(name)
-        if self._whole_gradient_first:
-            self._step.norm = norm_of(x for group in self._groups for x in group.flat.values())
-        self._submit()
+        try:
+            self._send_rest()
+        except BaseException as error:
+            self._inline.fail(error)  # so that others hear of it
+            raise
         self._forget_step()
         self._arrived.clear()
         self.wait()
+        self._begun = None
+        self._memory.remember()
+
+    def _send_rest(self) -> None:
+        for group in self._groups:
+            for name in group.names:
+                if name not in group.flat:
+                    self._take(name, in_hook=False)
+        if self._whole_gradient_first:
+            self._step.norm = norm_of(x for group in self._groups for x in group.flat.values())
+        self._submit()
 
 
 class Arrival:
@@ -241,25 +257,24 @@ class Arrival:
                     "after close()"
                 )
             hook._handle.remove()
+            if compression is not None:
+                compression.replaced()
 
 
-def neighbours(nbytes: Mapping[str, int]) -> list[list[str]]:
-    """Parameters that travel together, in this order. ``nbytes`` are of their payloads, about."""
+def neighbours(nbytes: Mapping[str, int], small: Container[str] = ()) -> list[list[str]]:
+    """Parameters that travel together, in this order. ``nbytes`` are of their payloads, about.
+
+    Those that are ``small`` come last, when backward has ended: to wait for them costs nothing.
+    """
     found: list[list[str]] = []
     enough, total = 0, 0
     for name in nbytes:
-        if total >= enough:
+        if total >= (GROUP_NBYTES if found and name in small else enough):
             found.append([])
             enough, total = min(max(2 * total, FIRST_NBYTES), GROUP_NBYTES), 0
         found[-1].append(name)
         total += nbytes[name]
     return found
-
-
-def _is_shared(gradient: Tensor) -> bool:
-    """Whether other tensors may use its memory, also some that are still on their way."""
-    here = 2  # the gradient, and what asks
-    return torch._C._storage_Use_Count(gradient.untyped_storage()._cdata) > here
 
 
 def _check_outermost() -> None:

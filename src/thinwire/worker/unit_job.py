@@ -82,14 +82,19 @@ class UnitJob:
             self._transit = self._exchange.open(unit)
         return self._transit
 
+    def _pushed(self) -> Transit:
+        if self._transit is None:
+            raise RuntimeError(f"{self}: it is awaited, but was not pushed")
+        return self._transit
+
     def _push(self) -> None:
         self._exchange.push(self._opened())
 
     def _answer(self) -> None:
-        self._exchange.answer(self._opened())
+        self._exchange.answer(self._pushed())
 
     def _receive(self) -> None:
-        finite = self._exchange.receive(self._opened())
+        finite = self._exchange.receive(self._pushed())
         if self._completes_home:
             finite = self._home.store() and finite
         if not finite:
