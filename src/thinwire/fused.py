@@ -59,7 +59,8 @@ class Fusion(Protocol):
     def step(
         self, gradient: Tensor, change: Change, out: memoryview, *, clear: bool = False
     ) -> Stepped:
-        """Feedback, encoding and feedback again. With ``clear`` the gradient is zeros then.
+        """Feedback, encoding and feedback again. With ``clear`` the gradient is zeros then, if this
+        ``clears``.
 
         The payload is written to the front of ``out``, which has room for the codec's
         ``max_nbytes``.

@@ -1,9 +1,9 @@
 """Jobs in the thread of whoever submits them, where threads would only take turns with training.
 
 Each hand-over costs caches and waits, and where no processor is free nothing is hidden. So the
-first stage of a job is done when it is submitted. The others are done when all jobs are awaited,
-by a thread, but the caller does nothing meanwhile than to listen for Ctrl-C: a wait for a peer
-would not.
+first stage of a job is done when it is submitted, or in parts before that. The others are done when
+all jobs are awaited, by a thread, but the caller does nothing meanwhile than to listen for Ctrl-C:
+a wait for a peer would not.
 """
 
 from __future__ import annotations
