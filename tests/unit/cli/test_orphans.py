@@ -19,11 +19,13 @@ def test_a_killed_run_leaves_no_process_and_the_same_command_goes_on(
     arguments = ["train", "gpt", "--scale", "smoke", "--workers", "2", "--steps", "100000"]
     arguments += ["--backend", backend, "--out", str(tmp_path)]
     with Command(*arguments) as command:
-        command.read_until("step 10, epoch 1:")
+        # A step is told before it is saved, and others may be one behind: the first epoch is kept
+        # by all when the third one ends.
+        command.read_until("step 30, epoch 3:")
         check_that_children_end(command, processes)
     with Command(*arguments) as again:
         again.read_until("The run goes on after step")
-        again.read_until("step 20, epoch 2:")
+        again.read_until("perplexity")
 
 
 @pytest.mark.slow
