@@ -13,8 +13,9 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -33,10 +34,27 @@ PATIENCE_SECONDS = 120.0
 
 
 def free_address() -> str:
-    """A port that nobody has now, and that a server can have again after it was killed."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{one.getsockname()[1]}"
+    """A port that nobody has now, and that a server can have again after it was killed.
+
+    Not one that the system hands out (from 32768 on): while a server is down, it could give the
+    port to any connection of any test that runs beside this one.
+    """
+    for port in islice(_ports, _PORTS):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return f"tcp://127.0.0.1:{port}"
+    raise AssertionError("no port is free")
+
+
+def _own_ports() -> Iterator[int]:
+    """Those of this process of pytest, round and round, from another one in each session."""
+    first = 20_000 + _PORTS * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    start = os.getpid() % _PORTS
+    return cycle([first + (start + i) % _PORTS for i in range(_PORTS)])
+
+
+_PORTS = 2000
+_ports = _own_ports()
 
 
 class ServerProcess(AbstractContextManager["ServerProcess"]):
@@ -76,6 +94,8 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None:
+            print(f"the server at {self.address}, exit code {self.process.exitcode}:\n{self.log()}")
         self.kill()
 
 
@@ -120,8 +140,20 @@ class Process(AbstractContextManager["Process"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self._tell()
         self.process.kill()
         self.process.join(PATIENCE_SECONDS)
+
+    def _tell(self) -> None:
+        """What became of the task: it may be why the test has failed."""
+        if not self._pipe.poll():
+            print("a worker is still at work")
+            return
+        try:
+            self.result()
+        except AssertionError as error:
+            print(f"a worker, exit code {self.process.exitcode}: {error}")
 
 
 def _run(pipe: Connection, task: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
