@@ -224,20 +224,12 @@ class _TopKFusion:
         now, then = change.state.settle(), change.after.buffers
         change.after.scales = None
         gain, keep = self.stages.gain(gradient, change.moment), self.stages.keep(change)
-        k, select = self.codec.kept(gradient.numel()), self.codec.native_select
-        values, momentum = self.codec.native_values, self.stages.momentum
+        k = self.codec.kept(gradient.numel())
+        settings = k, self.codec.native_select, self.codec.native_values, gain, keep
+        momentum = self.stages.momentum
         if momentum is None:
             return _native.residual_topk(
-                gradient,
-                now["residual"],
-                then["residual"],
-                k,
-                select,
-                values,
-                gain,
-                keep,
-                out,
-                clear,
+                gradient, now["residual"], then["residual"], *settings, out, clear
             )
         return _native.dgc_topk(
             gradient,
@@ -245,11 +237,7 @@ class _TopKFusion:
             then["velocity"],
             now["residual"],
             then["residual"],
-            k,
-            select,
-            values,
-            gain,
-            keep,
+            *settings,
             momentum.momentum,
             momentum.nesterov,
             momentum.mask,
