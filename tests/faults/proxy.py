@@ -90,8 +90,11 @@ class Proxy:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)  # wakes the threads, which close it
 
-    def wait_for_traffic(self, nbytes: int = 30_000, *, deadline_seconds: float = 60.0) -> None:
-        """Until so many bytes more have gone to workers: what is disturbed must be at work."""
+    def wait_for_traffic(self, nbytes: int = 30_000, *, deadline_seconds: float = 120.0) -> None:
+        """Until so many bytes more have gone to workers: what is disturbed must be at work.
+
+        Where tests share processors, processes may take long to start.
+        """
         until = time.monotonic() + deadline_seconds
         enough = self.to_worker.passed_nbytes + nbytes
         while self.to_worker.passed_nbytes < enough:

@@ -74,7 +74,7 @@ def disturb(servers: Sequence[ServerProcess], proxies: Sequence[Proxy]) -> None:
         servers[number].start()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("codec", first(CODECS))
 @pytest.mark.parametrize("rules", [Rules(3, 3, 0), Rules(3, 1, 4), slow(Rules(3, 2, 1))], ids=repr)
 def test_I4_balances_live(codec: str, rules: Rules, tmp_path: Path) -> None:
