@@ -82,7 +82,7 @@ def gather_team(
     settings = (caller, list(keys), recipe, exchange, hierarchy, seed, hosts, list(servers), alike)
     votes.check_alike(_digest(settings))
     pieces = cut(keys, most_numel=piece_numel_for(keys, owners=len(hosts)))
-    links = _Links(hosts, deadline_seconds)
+    links = votes.make_links(hosts)
     ways: list[Link | Served] = [*links.inside, *links.between]
     if not links.between:
         exchanging: Exchange = Follower(pieces, links.inside)
@@ -198,7 +198,8 @@ def hosts_of(ranks: Sequence[int]) -> list[list[int]]:
 
 
 class _Votes:
-    """What each rank wants, before any link is made: they may not even want the same ones."""
+    """What each rank wants, before any link is made: they may not even want the same ones; and
+    whether it has them."""
 
     def __init__(self, ranks: Sequence[int], caller: str, deadline_seconds: float) -> None:
         self._ranks, self._caller, self._deadline = ranks, caller, deadline_seconds
@@ -211,16 +212,33 @@ class _Votes:
         """Refuse if a rank trains another network, or was given other settings."""
         self.vote(own)
         for rank in self._ranks:
-            if self._vote_of(rank) != own:
+            if self._hear(rank, str(rank)) != own:
                 raise ConfigError(
                     f"rank {rank} calls {self._caller} with another network, recipe, exchange, "
                     "hierarchy, group, servers or seed than this rank: all must be alike"
                 )
 
-    def _vote_of(self, rank: int) -> str:
+    def make_links(self, hosts: Sequence[Sequence[int]]) -> _Links:
+        """Returns when all ranks have theirs.
+
+        One that went on sooner, to an error of its own, would break those that others are still
+        making, and they would not hear why.
+        """
+        made = "no"
         try:
-            self._store.wait([str(rank)], timedelta(seconds=self._deadline))
-            return self._store.get(str(rank)).decode()
+            links = _Links(hosts, self._deadline)
+            made = "yes"
+        finally:
+            self._store.set(f"links of {dist.get_rank()}", made)
+        for rank in self._ranks:
+            if self._hear(rank, f"links of {rank}") != "yes":
+                raise WorkerLost(f"rank {rank} could not reach all others: see its own error")
+        return links
+
+    def _hear(self, rank: int, key: str) -> str:
+        try:
+            self._store.wait([key], timedelta(seconds=self._deadline))
+            return self._store.get(key).decode()
         except RuntimeError as error:
             raise WorkerLost(
                 f"rank {rank} is gone, or did not call {self._caller} within {self._deadline:g} s"
