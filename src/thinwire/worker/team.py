@@ -212,7 +212,7 @@ class _Votes:
         """Refuse if a rank trains another network, or was given other settings."""
         self.vote(own)
         for rank in self._ranks:
-            if self._hear(rank, str(rank)) != own:
+            if self._hear(rank, str(rank), f"did not call {self._caller}") != own:
                 raise ConfigError(
                     f"rank {rank} calls {self._caller} with another network, recipe, exchange, "
                     "hierarchy, group, servers or seed than this rank: all must be alike"
@@ -231,15 +231,16 @@ class _Votes:
         finally:
             self._store.set(f"links of {dist.get_rank()}", made)
         for rank in self._ranks:
-            if self._hear(rank, f"links of {rank}") != "yes":
+            if self._hear(rank, f"links of {rank}", "did not make its links") != "yes":
                 raise WorkerLost(f"rank {rank} could not reach all others: see its own error")
         return links
 
-    def _hear(self, rank: int, key: str) -> str:
+    def _hear(self, rank: int, key: str, missing: str) -> str:
+        """``missing`` is what a rank did not do if nothing is heard."""
         try:
             self._store.wait([key], timedelta(seconds=self._deadline))
             return self._store.get(key).decode()
         except RuntimeError as error:
             raise WorkerLost(
-                f"rank {rank} is gone, or did not call {self._caller} within {self._deadline:g} s"
+                f"rank {rank} is gone, or {missing} within {self._deadline:g} s"
             ) from error
