@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import copy
 import gc
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,8 +36,6 @@ from tests.distributed.training import (
     weights,
     without_onednn,
 )
-from thinwire.errors import WorkerLost
-from thinwire.worker import team
 
 ONE_BIT = RECIPES["1 bit"]
 
@@ -111,47 +108,6 @@ def models_that_are_deleted() -> int:
 
 def test_a_model_that_is_deleted_leaves_nothing() -> None:
     assert run(models_that_are_deleted, ranks=2) == [0, 0]
-
-
-class SlowLinks(team._Links):
-    def __init__(self, hosts: Sequence[Sequence[int]], deadline_seconds: float) -> None:
-        super().__init__(hosts, deadline_seconds)
-        time.sleep(1.0)
-
-
-def seconds_until_compressed() -> float:
-    """While rank 1 takes a second for its links."""
-    if dist.get_rank() == 1:
-        team._Links = SlowLinks  # type: ignore[misc]
-    model = DistributedDataParallel(network())
-    start = time.monotonic()
-    tw.compress_ddp(model, ONE_BIT)
-    return time.monotonic() - start
-
-
-def test_nobody_goes_on_before_all_ranks_are_linked() -> None:
-    assert run(seconds_until_compressed, ranks=2, keep=False)[0] > 0.9
-
-
-class NoLinks(team._Links):
-    def __init__(self, hosts: Sequence[Sequence[int]], deadline_seconds: float) -> None:
-        super().__init__(hosts, deadline_seconds)
-        raise WorkerLost("this rank reaches nobody")
-
-
-def why_rank_1_is_not_waited_for() -> str:
-    if dist.get_rank() == 1:
-        team._Links = NoLinks  # type: ignore[misc]
-    model = DistributedDataParallel(network())
-    with pytest.raises(WorkerLost) as raised:
-        tw.compress_ddp(model, ONE_BIT)
-    return str(raised.value)
-
-
-def test_a_rank_that_cannot_be_linked_is_named_at_once() -> None:
-    texts = run(why_rank_1_is_not_waited_for, ranks=2, keep=False)
-    assert texts[0] == "rank 1 could not reach all others: see its own error"
-    assert texts[1] == "this rank reaches nobody"
 
 
 def frozen_too_early() -> str:
