@@ -1,4 +1,4 @@
-"""One training step under plain DDP and under each recipe, by turns in one run of two ranks.
+"""One training step under plain DDP and under each recipe, in turns in one run of two ranks.
 
     python benchmarks/ddp_overhead.py [--layers 24] [--width 1024] [--batch 64] [--rounds 15]
 
@@ -83,8 +83,8 @@ def report(seconds: dict[str, list[tuple[float, float]]]) -> None:
     """Best and median; and the processor time of rank 0, which other programs disturb less."""
     print(f"{'':12}{'ms: best':>10}{'median':>8}{'cpu':>8}   of plain DDP: best, median, cpu")
     base: list[float] = []
-    for name, found in seconds.items():
-        wall, used = zip(*found, strict=True)
+    for name, samples in seconds.items():
+        wall, used = zip(*samples, strict=True)
         row = [1e3 * x for x in (min(wall), statistics.median(wall), statistics.median(used))]
         base = base or row
         ratios = "".join(f"{a / b:8.2f}" for a, b in zip(row, base, strict=True))

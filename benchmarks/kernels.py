@@ -1,4 +1,4 @@
-"""``python benchmarks/kernels.py`` is ``thinwire bench kernels``, for people who look here."""
+"""``python benchmarks/kernels.py`` runs ``thinwire bench kernels``."""
 
 from __future__ import annotations
 

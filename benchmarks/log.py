@@ -19,23 +19,20 @@ import numpy as np
 import torch
 
 import thinwire as tw
-from thinwire.encoded import Encoded
-from thinwire.gradient.keys import Key
-from thinwire.gradient.pieces import cut
-from thinwire.server.log import Log
-from thinwire.server.retention import LogSettings
-from thinwire.wire.body import Entry
+from thinwire.exchange.roles import ServerRole
+from thinwire.gradient.pieces import Key, cut
+from thinwire.gradient.steps import StepInfo
+from thinwire.server.log.log import Log
+from thinwire.server.log.settings import LogSettings
+from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.frame import SERVER, pack
 from thinwire.wire.messages import Message, Push, Update, encode
-from thinwire.worker.sides import Round, ServerSide
 
 Parts = tuple[bytes, memoryview]
 
 
-def entries(encoded: Sequence[Encoded]) -> tuple[Entry, ...]:
-    return tuple(
-        Entry(i, one.wire_id, one.numel, memoryview(one.payload)) for i, one in enumerate(encoded)
-    )
+def entries(encoded: Sequence[EncodedBytes]) -> tuple[Entry, ...]:
+    return tuple(Entry(i, part) for i, part in enumerate(encoded))
 
 
 def parts_of(message: Message, worker: int) -> Parts:
@@ -47,10 +44,10 @@ class Step:
 
     def __init__(self, numel: int, workers: int) -> None:
         self._pieces = cut([Key("net", (numel,))])
-        self._server = ServerSide(tw.doublesqueeze(tw.OneBit()), workers=workers, seed=0)
+        self._server = ServerRole(tw.doublesqueeze(tw.OneBit()), workers=workers, seed=0)
         codec = tw.OneBit()
         push = [
-            Encoded(codec.wire_id, piece.numel, codec.encode(torch.randn(piece.numel), seed=0))
+            EncodedBytes(codec.wire_id, piece.numel, codec.encode(torch.randn(piece.numel), seed=0))
             for piece in self._pieces
         ]
         self._pushes = [push] * workers
@@ -59,7 +56,7 @@ class Step:
         self.nbytes = sum(len(part) for parts in self.frames for part in parts)
 
     def answer(self) -> None:
-        encoded = self._server.answer(self._pieces, self._pushes, Round(1))
+        encoded = self._server.answer(self._pieces, self._pushes, StepInfo(1))
         parts_of(Update(1, entries(encoded)), SERVER)
 
 
@@ -68,7 +65,7 @@ class Memcpy:
 
     def __init__(self, step: Step) -> None:
         self._from = [np.frombuffer(part, "u1") for parts in step.frames for part in parts]
-        self._to = [np.zeros_like(one) for one in self._from]
+        self._to = [np.zeros_like(part) for part in self._from]
 
     def __call__(self) -> None:
         for to, from_ in zip(self._to, self._from, strict=True):
@@ -120,11 +117,11 @@ def main() -> None:
 
 def measure(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {name: [] for name in cases}
-    for round_ in range(rounds + 1):  # the first warms up
+    for number in range(rounds + 1):  # the first warms up
         for name, case in cases.items():
             start = time.perf_counter()
             case()
-            if round_:
+            if number:
                 samples[name].append(time.perf_counter() - start)
     return samples
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 import thinwire as tw
-from thinwire.lab import gpt
-from thinwire.lab.text import draw, read_corpus
 from thinwire.recipe import Recipe
+from thinwire_lab.data.text import draw, read_corpus
+from thinwire_lab.models import gpt
 
 WORKERS = 4
 SLOW = (1.0, 1.0, 1.0, 0.1)
@@ -50,10 +50,10 @@ def quadratic() -> Problem:
         net = nn.Linear(numel, 1, bias=False)
         net.weight.data.fill_(1.0)
 
-        def loss_of(chance: torch.Generator) -> Tensor:
+        def loss_of(generator: torch.Generator) -> Tensor:
             x = net.weight[0]
-            # The noise has a gradient, but no part in the loss that is looked at.
-            shaking = x * noise * torch.randn(numel, generator=chance)
+            # The noise has a gradient, but does not change the value of the loss.
+            shaking = x * noise * torch.randn(numel, generator=generator)
             return (curvature * x.square() / 2 + shaking - shaking.detach()).sum()
 
         return net, loss_of
@@ -68,7 +68,7 @@ def text() -> Problem:
 
     def start() -> tuple[nn.Module, Callable[[torch.Generator], Tensor]]:
         net = gpt.build(settings, seed=0)
-        return net, lambda chance: gpt.next_token_loss(net, draw(corpus, 8, 16, chance))
+        return net, lambda generator: gpt.next_token_loss(net, draw(corpus, 8, 16, generator))
 
     return Problem("text", 200, start)
 
@@ -88,7 +88,7 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    found = [
+    chosen = [
         Variant("dense", "none", tw.dense()),
         Variant("dense", "after", tw.dense(), 0.9),
         Variant("dense, asynchronous", "none", tw.dense(), asynchronous=True),
@@ -96,7 +96,7 @@ def variants() -> list[Variant]:
     for name, codec in (("1 bit", tw.OneBit()), ("top-k 1 %", tw.TopK(0.01))):
         both = tw.doublesqueeze(codec)
         early = tw.Recipe(codec, tw.chain(tw.Momentum(0.9), tw.Residual()), codec, tw.Residual())
-        found += [
+        chosen += [
             Variant(f"{name}, both ways", "none", both),
             Variant(f"{name}, both ways", "after", both, 0.9),
             Variant(f"{name}, both ways", "before", early),
@@ -105,7 +105,7 @@ def variants() -> list[Variant]:
     pushed = tw.TopK(0.01)
     one_way = tw.Recipe(pushed, tw.Residual(), tw.Nonzero(), tw.NoFeedback())
     return [
-        *found,
+        *chosen,
         Variant("top-k 1 %, one way", "none", one_way),
         Variant("top-k 1 %, one way", "after", one_way, 0.9),
         Variant("top-k 1 %, one way (DGC)", "before", tw.dgc(0.01, vectors=pushed)),
@@ -131,11 +131,11 @@ def last_loss(problem: Problem, variant: Variant, rate: float) -> tuple[float, f
         quorum=1 if variant.asynchronous else None,
         speeds=SLOW if variant.asynchronous else None,
     )
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     losses: list[float] = []
 
     def watched(worker: int) -> Tensor:
-        loss = loss_of(chance)
+        loss = loss_of(generator)
         losses.append(loss.item())
         if not losses[-1] < 1000 * losses[0]:
             raise Diverged
@@ -185,9 +185,9 @@ def show_head() -> None:
     print("|---|---|---|---:|---:|---:|", flush=True)
 
 
-def show(one: Edge) -> None:
-    numbers = f"{one.rate:.3g} | {one.loss:.3g} | {one.loss_at_half:.3g}"
-    print(f"| {one.problem} | {one.codec} | {one.momentum} | {numbers} |", flush=True)
+def show(edge: Edge) -> None:
+    numbers = f"{edge.rate:.3g} | {edge.loss:.3g} | {edge.loss_at_half:.3g}"
+    print(f"| {edge.problem} | {edge.codec} | {edge.momentum} | {numbers} |", flush=True)
 
 
 def main() -> None:

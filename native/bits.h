@@ -1,4 +1,4 @@
-// Streams of bits, most significant bit first: what the integer codes of coding.cc are written in.
+// Streams of bits, most significant bit first: what the integer codes of rice.cc and elias.cc are written in.
 //
 // Both classes are in an unnamed namespace for the reason that everything in bytes.h is `static`: each file that
 // includes this has its own copy, compiled for its own instruction set.

@@ -11,6 +11,10 @@ void clear(float* dst, size_t n) {
            [&](Range range) { kernels().clear(dst + range.begin, range.end - range.begin); });
 }
 
+Fault float32_check(const uint8_t*, size_t nbytes, size_t n) {
+  return nbytes == 4 * n ? Fault{} : Fault{"nbytes", nbytes, 4 * n};
+}
+
 void float32_add(const uint8_t* src, size_t n, float weight, float* dst) {
   parallel(n, kGrain, count_parts(n, kGrain), [&](Range range) {
     kernels().float32_add(src + 4 * range.begin, range.end - range.begin, weight, dst + range.begin);

@@ -12,6 +12,7 @@
 //     a Fault, which is false when the payload is one that the encoder can have written.
 //     `..._decode`, `..._add` and `..._sum` are only for payloads that passed their check.
 //   * `..._add` does dst[i] += weight * decoded[i], with one rounding for the product and one for the sum.
+//   * Factors of steps (gains, momentum, weights) are finite: zeros fill the last run, and must stay zeros.
 #pragma once
 
 #include <cstddef>
@@ -47,6 +48,11 @@ struct Advance {
   float* to;
 };
 
+// A payload that passed its check.
+struct Payload {
+  const uint8_t* data;
+  size_t nbytes;
+};
 // Elements of a tensor in ascending order; the others are zero.
 struct SparseList {
   const uint32_t* index;
@@ -70,6 +76,8 @@ float max_abs(const float* x, size_t n);
 
 enum class Half { kFloat16, kBFloat16 };
 
+// Little-endian float32, 4 n bytes: whatever the bits are, they are numbers.
+Fault float32_check(const uint8_t* payload, size_t nbytes, size_t n);
 // dst[i] = 0, past the caches if there is much of it.
 void clear(float* dst, size_t n);
 // dst[i] += weight * src[i], src being little-endian float32 of any alignment.
@@ -159,10 +167,7 @@ size_t dgc_topk(Spent gradient, size_t n, size_t k, Select select, Gains gains, 
 // The magnitude that about `ratio` of x reaches, judged by a sample, as float bits. For tests and benchmarks.
 uint32_t sampled_threshold(const float* x, size_t n, double ratio, uint64_t seed);
 
-// Every non-zero element: (index, value) pairs, at most `capacity`; returns how many there are in x.
-size_t nonzero(const float* x, size_t n, uint32_t* index, float* value, size_t capacity);
-
-// sparse.cc: (index, value) lists
+// sparse.cc: payloads of (index, value) lists
 //
 // Payload: count u32, index coding u8, value coding u8, exponent i16, values, index stream.
 
@@ -176,6 +181,10 @@ Fault sparse_check(const uint8_t* payload, size_t nbytes, size_t n);
 size_t sparse_count(const uint8_t* payload, size_t nbytes);
 void sparse_unpack(const uint8_t* payload, size_t nbytes, size_t n, uint32_t* index, float* value);
 
+// lists.cc: (index, value) lists, from tensors, into tensors, and added up
+
+// Every non-zero element: (index, value) pairs, at most `capacity`; returns how many there are in x.
+size_t nonzero(const float* x, size_t n, uint32_t* index, float* value, size_t capacity);
 // dst[index[i]] += weight * value[i]; every index is below the size of dst.
 void scatter_add(const uint32_t* index, const float* value, size_t count, float weight, float* dst);
 // dst[index[i]] = value[i].
@@ -184,7 +193,56 @@ void scatter(const uint32_t* index, const float* value, size_t count, float* dst
 // weight first. Sums that are zero are left out. Room for the total count; returns the number written.
 size_t sparse_merge(const SparseList* lists, size_t count, float weight, uint32_t* index, float* value);
 
-// coding.cc: integers as bits
+// sparse_steps.cc: tensors to payloads of lists and back, the list between them being scratch memory of the thread
+
+// How the k largest of n elements become a payload, k <= n: in at most sparse_max_nbytes(n, k, values) bytes.
+struct TopKCoding {
+  size_t k;
+  Select select;
+  Values values;
+};
+size_t topk_encode(const float* x, size_t n, TopKCoding coding, uint8_t* payload);
+
+// residual_topk and dgc_topk with their payload. What the coding of the values lost goes back to the residual.
+struct ResidualTopK {
+  Spent gradient;
+  Advance residual;
+  Gains gains;
+  TopKCoding coding;
+};
+struct DgcTopK {
+  ResidualTopK rest;
+  Advance velocity;
+  MomentumStep momentum;
+};
+size_t residual_topk_encode(const ResidualTopK& step, size_t n, uint8_t* payload, double& squares);
+size_t dgc_topk_encode(const DgcTopK& step, size_t n, uint8_t* payload, double& squares);
+
+// Room for any list of float32 values of n elements, however many they are.
+size_t list_max_nbytes(size_t n);
+// Every non-zero element, and the weighted sum of payloads, in at most list_max_nbytes(n) bytes.
+size_t nonzero_encode(const float* x, size_t n, uint8_t* payload);
+size_t sparse_merge_encode(const Payload* payloads, size_t count, size_t n, float weight, uint8_t* payload);
+
+class UndoLog;  // undo.h
+// What a server does to a piece: residual_topk_of_list of the weighted sum of payloads, in place. Where the squares of that
+// sum exceed `most_squares` it returns 0 and nothing has changed. What is overwritten is added to `log`, if there is one.
+struct TopKSumStep {
+  const Payload* payloads;
+  size_t count;
+  float weight;
+  float* residual;
+  TopKCoding coding;
+  double most_squares;
+  UndoLog* log;
+};
+size_t topk_sum_step_encode(const TopKSumStep& step, size_t n, uint8_t* payload);
+void sparse_decode(Payload payload, size_t n, float* dst);
+void sparse_add(Payload payload, size_t n, float weight, float* dst);
+// dst[i] = weight * decoded[0][i] + weight * decoded[1][i] + ..., added to zero in this order.
+void sparse_sum(const Payload* payloads, size_t count, size_t n, float weight, float* dst);
+
+// rice.cc and elias.cc: integers as bits
 //
 // Streams are written most significant bit first and padded with zero bits to a whole byte.
 
@@ -236,9 +294,7 @@ void dither_add(const uint8_t* payload, size_t nbytes, size_t n, float weight, f
 // k different indices below n, every set equally likely for practical purposes; the same on every machine.
 void random_indices(uint64_t seed, size_t n, size_t k, uint32_t* index);
 
-// crc32c.cc
-
-// CRC32C (Castagnoli) of the bytes, continuing from `crc` (0 to begin).
+// crc32c.cc: CRC32C (Castagnoli) of the bytes, continuing from `crc` (0 to begin)
 uint32_t crc32c(const uint8_t* data, size_t nbytes, uint32_t crc);
 
 }  // namespace thinwire

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "bytes.h"
 #include "kernels.h"
@@ -8,8 +7,6 @@
 
 namespace thinwire {
 namespace {
-
-constexpr size_t kAhead = 16;  // entries: a miss takes longer than a few additions
 
 constexpr size_t kHeader = 8;
 constexpr size_t kScaleBlock = 256;     // int8 entries that share a scale
@@ -206,9 +203,7 @@ Fault check_values(const Layout& layout) {
 Fault check_gap16(const Layout& layout, size_t n) {
   if (layout.index_nbytes != 2 * layout.entries) return {"nbytes of gaps", layout.index_nbytes, 2 * layout.entries};
   uint64_t position = 0;
-  for (size_t i = 0; i < layout.entries; ++i) {
-    position += load<uint16_t>(layout.index_bytes + 2 * i) + uint64_t{1};
-  }
+  for (size_t i = 0; i < layout.entries; ++i) position += load<uint16_t>(layout.index_bytes + 2 * i) + uint64_t{1};
   if (position > n) return {"end of the last entry (at most numel)", position, n};
   if (layout.entries > 0 && is_filler(layout, layout.entries - 1)) return {"the last entry is a filler"};
   return {};
@@ -253,8 +248,7 @@ size_t sparse_max_nbytes(size_t n, size_t count, Values values) {
   return kHeader + value_nbytes(values, count) + (count * (r + 2) + 7) / 8;
 }
 
-size_t sparse_encode(const uint32_t* index, float* value, size_t count, size_t n, Values values, uint8_t* payload) {
-  static_cast<void>(n);
+size_t sparse_encode(const uint32_t* index, float* value, size_t count, size_t, Values values, uint8_t* payload) {
   if (!all_finite_nonzero(value, count)) return 0;
   const size_t width = values == Values::kFloat32 ? 4 : 2;
   const RicePlan rice = rice_plan(index, count);
@@ -301,39 +295,6 @@ void sparse_unpack(const uint8_t* payload, size_t nbytes, size_t n, uint32_t* in
   if (layout.index_coding == 0) return unpack_gap16(layout, index, value);
   rice_decode(layout.index_bytes, layout.index_nbytes, layout.entries, layout.index_coding - 1, n, index);
   for (size_t i = 0; i < layout.entries; ++i) value[i] = read_value(layout, i);
-}
-
-void scatter_add(const uint32_t* index, const float* value, size_t count, float weight, float* dst) {
-  for (size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) __builtin_prefetch(dst + index[i + kAhead], 1);
-    dst[index[i]] += value[i] * weight;
-  }
-}
-
-void scatter(const uint32_t* index, const float* value, size_t count, float* dst) {
-  for (size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) __builtin_prefetch(dst + index[i + kAhead], 1);
-    dst[index[i]] = value[i];
-  }
-}
-
-size_t sparse_merge(const SparseList* lists, size_t count, float weight, uint32_t* index, float* value) {
-  constexpr uint64_t kEnd = ~uint64_t{0};
-  std::vector<size_t> at(count);
-  const auto head = [&](size_t w) { return at[w] < lists[w].count ? uint64_t{lists[w].index[at[w]]} : kEnd; };
-  size_t written = 0;
-  for (;;) {
-    uint64_t lowest = kEnd;
-    for (size_t w = 0; w < count; ++w) lowest = std::min(lowest, head(w));
-    if (lowest == kEnd) return written;
-    float sum = 0.0f;
-    for (size_t w = 0; w < count; ++w) {
-      if (head(w) == lowest) sum += lists[w].value[at[w]++] * weight;
-    }
-    if (sum == 0.0f) continue;
-    index[written] = static_cast<uint32_t>(lowest);
-    value[written++] = sum;
-  }
 }
 
 }  // namespace thinwire

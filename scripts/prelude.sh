@@ -31,7 +31,8 @@ require_compiler() {
   fail "No C++ compiler found: install one (Debian, Ubuntu: g++; Fedora: gcc-c++; Arch: gcc) and run this again."
 }
 
-# native_build FOLDER OPTION...: configure the C++ part without Python into FOLDER and compile all of it.
+# native_build FOLDER OPTION...: configure the C++ part into FOLDER and compile all of it, without Python unless an
+# option says otherwise.
 native_build() {
   local folder=$1
   shift

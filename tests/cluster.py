@@ -15,13 +15,13 @@ from thinwire.wire.messages import Push, decode, encode
 
 def carried(sent: tw.Encoded, *, worker: int = 0, step: int = 0) -> tw.Encoded:
     """What arrives at the other end of a wire: the same bytes, through a frame."""
-    entry = Entry(0, sent.wire_id, sent.numel, memoryview(sent.payload))
+    entry = Entry(0, sent)
     push = Push(version=0, learning_rate=0.0, entries=(entry,))
     frame = encode(push, run=1, epoch=1, worker=worker, step=step)
     received = decode(unpack(memoryview(b"".join(pack(frame)))))
     assert isinstance(received, Push)
     (entry,) = received.entries
-    return tw.Encoded(entry.codec, entry.numel, entry.payload)
+    return tw.Encoded(entry.encoded.wire_id, entry.encoded.numel, entry.encoded.payload)
 
 
 class Cluster:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from thinwire.server.log import Log
-from thinwire.server.retention import LogSettings
-from thinwire.server.snapshot import Snapshot
-from thinwire.wire.body import Entry
+from thinwire.server.log.log import Log
+from thinwire.server.log.settings import LogSettings
+from thinwire.server.log.snapshot import Snapshot
+from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.frame import SERVER, Frame, pack
 from thinwire.wire.messages import Push, Update, encode
 
@@ -17,12 +17,12 @@ QUICK = LogSettings(fsync="off")
 
 
 def push(step: int, *, worker: int = 0, payload: bytes = b"push") -> Frame:
-    entries = (Entry(0, 1, 1, memoryview(payload)),)
+    entries = (Entry(0, EncodedBytes(1, 1, memoryview(payload))),)
     return encode(Push(step, 0.1, entries), run=RUN, epoch=1, worker=worker, step=step)
 
 
 def update(version: int, *, piece: int = 0, payload: bytes = b"update") -> Frame:
-    entries = (Entry(piece, 1, 1, memoryview(payload)),)
+    entries = (Entry(piece, EncodedBytes(1, 1, memoryview(payload))),)
     return encode(Update(version, entries), run=RUN, epoch=1, worker=SERVER, step=0)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from thinwire.transport.base import Connection, Listener, PeerGone, PeerId, Received
 from thinwire.transport.inproc import InprocListener
 from thinwire.transport.keys import ServerCurve, WorkerCurve
-from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
+from thinwire.transport.peer_limits import DEFAULT_LIMITS, TransportLimits
 from thinwire.transport.zeromq import connect, listen, new_keys
 
 DEADLINE_SECONDS = 30.0

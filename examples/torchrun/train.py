@@ -102,7 +102,7 @@ class Run:
             )
 
     def save(self) -> None:
-        """Write a checkpoint that is there as a whole or not at all, whoever is killed when."""
+        """Write a checkpoint whole or not at all, whichever process is killed when."""
         folder = checkpoint(self.settings, self.step)
         partial = folder.with_suffix(".partial")
         partial.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class Run:
         dist.barrier()  # all files are written
         if self.rank == 0 and not folder.exists():
             partial.rename(folder)
-        dist.barrier()  # nobody goes on before this checkpoint counts
+        dist.barrier()  # no rank goes on before this checkpoint is complete
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if there is one."""

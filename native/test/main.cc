@@ -7,14 +7,16 @@
 
 namespace thinwire::test {
 
-Suite coding_suite();
 Suite crc32c_suite();
 Suite dense_suite();
 Suite dither_suite();
+Suite elias_suite();
 Suite memory_suite();
+Suite rice_suite();
 Suite sampling_suite();
 Suite sign_suite();
 Suite sparse_suite();
+Suite sparse_steps_suite();
 Suite topk_suite();
 
 namespace {
@@ -47,8 +49,8 @@ bool wanted(const Suite& suite, int argc, char** argv) {
 
 int run_all(int argc, char** argv) {
   Totals totals;
-  for (const auto& make : {coding_suite, crc32c_suite, dense_suite, dither_suite, memory_suite, sampling_suite, sign_suite,
-                           sparse_suite, topk_suite}) {
+  for (const auto& make : {crc32c_suite, dense_suite, dither_suite, elias_suite, memory_suite, rice_suite, sampling_suite,
+                           sign_suite, sparse_suite, sparse_steps_suite, topk_suite}) {
     const Suite suite = make();
     if (!wanted(suite, argc, argv)) continue;
     const Totals more = run(suite);

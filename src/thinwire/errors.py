@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree.
+"""``ThinwireError`` and all its kinds: the tree of errors.
 
 ThinwireError
   ConfigError (ValueError)          an impossible setting, refused when it is made
@@ -9,13 +9,13 @@ ThinwireError
     LocalProtocolError              this side broke the protocol: our bug
     RemoteProtocolError             the peer did: ends that session, never the server
   TransportError
-    TransportTimeout (TimeoutError) says the peer, the seconds, and what was awaited
+    TransportTimeout (TimeoutError) names the peer, the seconds, and what was awaited
     TransportClosed
   WorkerLost                        names the rank, its last step and how long ago that was
-  Refused                           the peer said no, and why
+  Refused                           the peer refused, and why
   LogError                          a server's log: damaged, in use, or its disk is full
 
-A message says what was found, what was expected, and where.
+A message says what was found, what was expected, where, and what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterable
 
 
 class ThinwireError(Exception):
-    """The root: catch this to catch everything Thinwire raises on purpose."""
+    """The root: catch this to catch all errors that Thinwire raises on purpose."""
 
 
 class ConfigError(ThinwireError, ValueError):
@@ -52,11 +52,11 @@ class CorruptPayloadError(ThinwireError):
 
 
 class ProtocolError(ThinwireError):
-    """Somebody broke the protocol; see the two kinds."""
+    """A side broke the protocol; see the two kinds."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side tried to say something it may not say now."""
+    """This side tried to send what it may not send now."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -68,11 +68,11 @@ class TransportError(ThinwireError):
 
 
 class TransportTimeout(TransportError, TimeoutError):
-    """Nothing came in time. Names the peer, the seconds, and what was awaited."""
+    """A deadline passed. Names the peer, the seconds, and what was awaited."""
 
 
 class TransportClosed(TransportError):
-    """The connection is gone."""
+    """The connection is closed."""
 
 
 class WorkerLost(ThinwireError):
@@ -80,7 +80,7 @@ class WorkerLost(ThinwireError):
 
 
 class Refused(ThinwireError):
-    """The peer said no; the message is its reason."""
+    """The peer refused; the message is its reason."""
 
 
 class LogError(ThinwireError):

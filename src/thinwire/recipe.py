@@ -1,9 +1,10 @@
-"""What both directions of an exchange do. The named recipes are all that most users need."""
+"""``Recipe``: codec and feedback of each direction. Most users need only the named ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from thinwire.checks import check_momentum
 from thinwire.codec.base import Codec, is_unbiased
 from thinwire.codec.dense import Float16, Float32
 from thinwire.codec.policy import Chooser, as_policy, unless_dense_is_cheaper, vectors_as
@@ -34,7 +35,7 @@ class Recipe:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether anything is remembered from step to step."""
+        """Whether feedback keeps state from step to step."""
         return bool(self.push_feedback.init(0)) or bool(self.pull_feedback.init(0))
 
     @property
@@ -45,13 +46,13 @@ class Recipe:
 
     @property
     def clips_model(self) -> bool:
-        """Whether gradients must all be there, for their common norm, before one is pushed."""
+        """Whether a push needs the norm of all gradients, so that none can be sent early."""
         stages = stages_of(self.push_feedback)
         return any(isinstance(stage, Clip) and stage.scope == "model" for stage in stages)
 
 
 def check_recipe(value: object, *, owner: str) -> None:
-    """Refuse what is no recipe, such as the name of one."""
+    """Raise ConfigError for what is not a Recipe, such as the name of one."""
     if not isinstance(value, Recipe):
         raise ConfigError(f"{owner}: expected a recipe such as tw.dgc(0.001), got {value!r}")
 
@@ -75,18 +76,20 @@ def dgc(
     """Deep Gradient Compression: top-k with momentum correction, masking, clipping and warm-up.
 
     ``compress_ddp``, ``Client`` and ``VirtualCluster`` take momentum and weight decay over from a
-    ``torch.optim.SGD``, whose momentum must be the same or 0; with ``tw.optim.SGD`` there is
-    nothing to take over, and other optimizers are refused. 1-D tensors are sent as ``vectors``
-    (None: float32, as in the paper). The answer is lossless unless ``pull_ratio`` keeps only part
-    of it.
+    ``torch.optim.SGD``, whose momentum must be the same; with ``tw.optim.SGD`` there is nothing to
+    take over, and other optimizers are refused. ``momentum=0.0`` works with any optimizer. 1-D
+    tensors are sent as ``vectors`` (None: float32, as in the paper). The answer is lossless unless
+    ``pull_ratio`` keeps only part of it.
     """
     kept = TopK(ratio, values=values)
     push = unless_dense_is_cheaper(warmup(kept, steps=warmup_steps) if warmup_steps else kept)
     pull: Chooser = Nonzero() if pull_ratio is None else TopK(pull_ratio, values=values)
+    check_momentum(momentum, owner="dgc")
     clip = () if clip_norm is None else (Clip(clip_norm),)
+    correction = (Momentum(momentum, nesterov),) if momentum else ()
     return Recipe(
         push=vectors_as(vectors or Float32(), otherwise=push),
-        push_feedback=chain(*clip, Momentum(momentum, nesterov), Residual()),
+        push_feedback=chain(*clip, *correction, Residual()),
         pull=vectors_as(Float32(), otherwise=pull) if vectors is None else pull,
         pull_feedback=NoFeedback() if pull_ratio is None else Residual(),
     )
@@ -101,8 +104,8 @@ def clan(codec: Codec, *, vectors: Codec | None = None) -> Recipe:
     """CLAN's exchange, for the LANS optimizer: feedback for biased codecs, none for unbiased.
 
     1-D tensors are sent as ``vectors``. None: as all others if ``codec`` is unbiased, else in 16
-    bits. LANS divides by the size of what it sees, so that it takes full steps also where there is
-    only noise, and biases and norms suffer from that most. They are a thousandth of BERT-base.
+    bits. LANS normalises gradients, so that it takes full steps also where there is only noise, and
+    biases and norms suffer from that most. They are a thousandth of BERT-base.
     """
     unbiased = is_unbiased(codec)
     if vectors is None:

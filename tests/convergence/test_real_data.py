@@ -27,7 +27,7 @@ import pytest
 
 import thinwire as tw
 from tests.convergence.training import Length, Outcome, train
-from thinwire.lab.data.files import VARIABLE
+from thinwire_lab.data.files import VARIABLE
 
 SEEDS = (0, 1, 2)
 

@@ -1,4 +1,4 @@
-"""More workers need fewer steps (S6), and nobody waits for a slow one. Seconds, in one process."""
+"""More workers need fewer steps (S6), and none waits for a slow one. Seconds, in one process."""
 
 # ruff: noqa: N802 - a test begins with the number of its invariant, as the invariant is written
 

@@ -15,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
 from tests.distributed import launch
-from thinwire.lab import cnn, gpt
-from thinwire.lab.data.fashion import read_fashion
-from thinwire.lab.data.pictures import Pictures
-from thinwire.lab.text import draw, read_corpus
+from thinwire_lab.data.fashion import read_fashion
+from thinwire_lab.data.files import Pictures
+from thinwire_lab.data.text import draw, read_corpus
+from thinwire_lab.models import gpt
+from thinwire_lab.models.convolutional import build_cnn
 
 RUN_SECONDS = 3000.0
 
@@ -69,7 +70,7 @@ def fashion_task() -> Task:
         return net(data.test.pixels), data.test.labels
 
     return Task(
-        lambda seed: cnn.build(seed=seed),
+        lambda seed: build_cnn(seed=seed),
         lambda generator: data.training.draw(16, generator),
         loss_of,
         logits_of,

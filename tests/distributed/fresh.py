@@ -22,7 +22,14 @@ import torch.distributed as dist
 
 Task = Callable[..., Any]
 
-PRELOADED = [__name__, "thinwire", "pytest", "torch._dynamo"]
+PRELOADED = [
+    __name__,
+    "thinwire.hooks.ddp",
+    "thinwire.hooks.module",
+    "thinwire.virtual.cluster",
+    "pytest",
+    "torch._dynamo",
+]
 """All that tests import, and what DDP imports when it is first used: seconds otherwise."""
 
 

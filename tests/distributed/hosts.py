@@ -30,6 +30,8 @@ class Host:
 
     name: str
     address: str
+    switch: str
+    port: str
     _started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(
@@ -47,6 +49,13 @@ class Host:
         )
         self._started.append(program)
         return program
+
+    def cut(self) -> None:
+        """Let nothing in or out any more, without a word: as when a cable is pulled at the switch.
+
+        Programs here see an interface that is up.
+        """
+        _ip("-n", self.switch, "link", "set", self.port, "down")
 
     def end_all(self) -> None:
         """End every program on this host: all of them are the test's."""
@@ -67,11 +76,13 @@ def hosts(count: int) -> Iterator[list[Host]]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     switch = f"tw{os.getpid()}-switch"
-    made = [Host(f"tw{os.getpid()}-{n}", f"10.77.0.{n + 1}") for n in range(count)]
+    made = [
+        Host(f"tw{os.getpid()}-{n}", f"10.77.0.{n + 1}", switch, f"port{n}") for n in range(count)
+    ]
     try:
         _make_switch(switch)
-        for number, host in enumerate(made):
-            _join(host, switch, f"port{number}")
+        for host in made:
+            _join(host)
         yield made
     finally:
         present = _ip("netns", "list").split()
@@ -92,7 +103,8 @@ def _make_switch(switch: str) -> None:
     _ip("-n", switch, "link", "set", "bridge", "up")
 
 
-def _join(host: Host, switch: str, port: str) -> None:
+def _join(host: Host) -> None:
+    switch, port = host.switch, host.port
     _ip("netns", "add", host.name)
     pair = ["type", "veth", "peer", "name", port, "netns", switch]
     _ip("-n", host.name, "link", "add", INTERFACE, *pair)

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 import thinwire as tw
+from tests.distributed.handles import states
 from tests.distributed.launch import run
 from tests.distributed.training import (
     RECIPES,
     Trainer,
     backward,
-    exchange_state,
     floats,
     loss_of,
     network,
@@ -63,16 +63,6 @@ def test_P9_the_scale_may_change_and_changes_nothing(name: str) -> None:
     plain = run(train_unscaled, name, ranks=2)
     assert run(train_scaled, name, None, ranks=2) == plain
     assert run(train_scaled, name, 5, ranks=2) == plain
-
-
-def states(trainer: Trainer) -> dict[str, bytes]:
-    exchange = exchange_state(trainer.compression)
-    return {
-        f"{side}/{name}/{key}": buffer.numpy().tobytes()
-        for side, parameters in exchange.items()
-        for name, state in parameters.items()
-        for key, buffer in state.items()
-    }
 
 
 def overflow(name: str, value: float, exchange: str) -> dict[str, Any]:

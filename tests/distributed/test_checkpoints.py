@@ -14,10 +14,9 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_saver import save
 
 import thinwire as tw
+from tests.distributed.handles import handle, load_distributed, owed, save_distributed
 from tests.distributed.launch import run
 from tests.distributed.training import RECIPES, Trainer, exchange_state, momentum_sgd
-from thinwire.worker.compression import Compression
-from thinwire.worker.state import ExchangeState
 
 STATEFUL = ["1 bit", "dgc", "top-k"]
 
@@ -28,11 +27,6 @@ def through_a_file(state: Any) -> Any:
     torch.save(state, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
-
-
-def handle(trainer: Trainer) -> Compression:
-    assert trainer.compression is not None
-    return trainer.compression
 
 
 def resume(name: str, at: int, options: dict[str, Any]) -> bool:
@@ -91,35 +85,6 @@ def test_P5_the_state_of_another_rank_is_refused() -> None:
     first, second = run(load_anothers_state, ranks=2)
     assert "state of rank 1 of 2, but here is rank 0 of 2" in first
     assert "state of rank 0 of 2, but here is rank 1 of 2" in second
-
-
-def save_distributed(name: str, folder: str, options: dict[str, Any]) -> ExchangeState:
-    trainer = Trainer(RECIPES[name], **options)
-    trainer.train(range(4))
-    save({"compression": handle(trainer)}, checkpoint_id=folder)
-    return exchange_state(trainer.compression)
-
-
-def load_distributed(name: str, folder: str, options: dict[str, Any]) -> ExchangeState:
-    trainer = Trainer(RECIPES[name], **options)
-    handle(trainer).load_distributed(folder)
-    assert handle(trainer).steps == 4
-    return exchange_state(trainer.compression)
-
-
-def owed(states: list[ExchangeState], name: str, key: str) -> torch.Tensor:
-    """What all ranks together owe for a parameter, in units of the mean."""
-    workers = [state["push"][name][key].double() for state in states if state]
-    total = torch.stack(workers).mean(0)
-    if key != "residual":
-        return total
-    for state in states:
-        for piece, buffers in state.get("pull", {}).items():
-            if piece.partition("[")[0] == name and buffers:
-                start = int(piece.partition("[")[2].partition(":")[0] or 0)
-                part = buffers[key].double()
-                total[start : start + part.numel()] += part
-    return total
 
 
 @pytest.mark.parametrize("exchange", ["sharded", "allgather"])

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from thinwire.cli.main import INTERRUPTED, main
-from thinwire.lab import demo as lab
-from thinwire.lab.train.crew import Crew
-from thinwire.lab.train.events import Event, Progress
-from thinwire.lab.train.loop import Say
+from thinwire.cli.main import main
+from thinwire.cli.start import INTERRUPTED
+from thinwire_lab import demo as lab
+from thinwire_lab.train.events import Emit, Event, Progress
+from thinwire_lab.train.supervisor import Supervisor
 
 
 def demo(folder: Path, *arguments: str) -> Result:
@@ -44,7 +44,7 @@ def test_it_trains_both_ways_and_reports(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.timeout(300)
 def test_ctrl_c_shows_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Crew, "_pass_on", _interrupting(Crew._pass_on))
+    monkeypatch.setattr(Supervisor, "pass_on", _interrupting(Supervisor.pass_on))
     outcome = demo(tmp_path, "--steps", "10000")
     assert outcome.exit_code == INTERRUPTED, outcome.output
     assert "Stopped. All processes are gone." in outcome.output
@@ -52,16 +52,18 @@ def test_ctrl_c_shows_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "report.html").exists()
 
 
-def _interrupting(pass_on: Callable[[Crew, Say], None]) -> Callable[[Crew, Say], None]:
+def _interrupting(
+    pass_on: Callable[[Supervisor, Emit], None],
+) -> Callable[[Supervisor, Emit], None]:
     """Ctrl-C when the first step is reported."""
 
-    def wrapped(crew: Crew, say: Say) -> None:
+    def wrapped(supervisor: Supervisor, emit: Emit) -> None:
         def noticing(event: Event) -> None:
-            say(event)
+            emit(event)
             if isinstance(event, Progress) and event.step == 1:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        pass_on(crew, noticing)
+        pass_on(supervisor, noticing)
 
     return wrapped
 
@@ -70,7 +72,7 @@ def _interrupting(pass_on: Callable[[Crew, Say], None]) -> Callable[[Crew, Say],
 def test_a_killed_worker_is_named_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Crew, "start", _killing(Crew.start, "dense"))
+    monkeypatch.setattr(Supervisor, "start", _killing(Supervisor.start, "dense"))
     outcome = demo(tmp_path)
     assert outcome.exit_code == 1
     assert outcome.stderr == "Error: dense: worker 1 was killed by SIGKILL.\n"
@@ -82,7 +84,7 @@ def test_a_killed_worker_is_named_in_one_sentence(
 def test_a_worker_that_is_killed_later_costs_no_finished_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Crew, "start", _killing(Crew.start, "doublesqueeze(OneBit())"))
+    monkeypatch.setattr(Supervisor, "start", _killing(Supervisor.start, "doublesqueeze(OneBit())"))
     outcome = demo(tmp_path, "--json", str(tmp_path / "demo.json"))
     assert outcome.exit_code == 1
     assert outcome.stderr == "Error: doublesqueeze 1 bit: worker 1 was killed by SIGKILL.\n"
@@ -94,13 +96,13 @@ def test_a_worker_that_is_killed_later_costs_no_finished_recipe(
     assert [result["name"] for result in found["results"]] == ["dense"]
 
 
-def _killing(start: Callable[[Crew], None], recipe: str) -> Callable[[Crew], None]:
+def _killing(start: Callable[[Supervisor], None], recipe: str) -> Callable[[Supervisor], None]:
     """Kill a worker of this recipe when it was started."""
 
-    def wrapped(crew: Crew) -> None:
-        start(crew)
-        if crew._plan.settings.recipe == recipe:
-            crew._workers[1].process.kill()
+    def wrapped(supervisor: Supervisor) -> None:
+        start(supervisor)
+        if supervisor.plan.settings.recipe == recipe:
+            supervisor.workers[1].kill()
 
     return wrapped
 

@@ -26,7 +26,7 @@ from tests.distributed.training import RECIPES, Trainer
 
 store, rank, ending = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-# Nothing here waits that long: whoever does is found by the test's own deadline.
+# Nothing here waits that long: a rank that does is found by the test's own deadline.
 trainer = Trainer(RECIPES["1 bit"], deadline_seconds=3600.0)
 trainer.train(range(2))
 
@@ -73,7 +73,7 @@ def programs(folder: Path, ending: str) -> Iterator[list[subprocess.Popen[str]]]
             program.communicate(timeout=10)
 
 
-def test_a_program_ends_after_training_that_nobody_closed(tmp_path: Path) -> None:
+def test_a_program_ends_after_training_that_was_not_closed(tmp_path: Path) -> None:
     with programs(tmp_path, "done") as both:
         for program in both:
             check_end(program, 0)

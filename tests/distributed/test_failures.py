@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import thinwire as tw
-import thinwire.worker.link as link_module
+import thinwire.exchange.link as link_module
 from tests.distributed.fresh import Fresh, fresh
 from tests.distributed.training import RECIPES, Trainer, backward, loss_of
 from tests.slow import first
@@ -44,7 +44,7 @@ FAULTY_STEP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class Cluster:
     """Ranks, how they exchange, and the one that fails."""
 
     ranks: int
@@ -76,16 +76,16 @@ class Team:
         return f"{self.ranks} {kind}, rank {self.victim} fails"
 
 
-PAIR = Team(2, victim=1)
-TEAMS = [
+PAIR = Cluster(2, victim=1)
+CLUSTERS = [
     PAIR,
-    Team(3, victim=0),
-    Team(4, victim=2),
-    Team(3, victim=1, exchange="allgather"),
-    Team(4, victim=1, hierarchy="host"),
-    Team(4, victim=2, hierarchy="host"),
-    Team(3, victim=1, module=True),
-    Team(2, victim=0, exchange="allgather", module=True),
+    Cluster(3, victim=0),
+    Cluster(4, victim=2),
+    Cluster(3, victim=1, exchange="allgather"),
+    Cluster(4, victim=1, hierarchy="host"),
+    Cluster(4, victim=2, hierarchy="host"),
+    Cluster(3, victim=1, module=True),
+    Cluster(2, victim=0, exchange="allgather", module=True),
 ]
 
 
@@ -110,9 +110,9 @@ _kept: list[Trainer] = []
 
 
 def trainer_for(
-    team: Team, deadline_seconds: float, recipe: tw.Recipe = RECIPES["1 bit"]
+    cluster: Cluster, deadline_seconds: float, recipe: tw.Recipe = RECIPES["1 bit"]
 ) -> Trainer:
-    trainer = Trainer(recipe, deadline_seconds=deadline_seconds, **team.options)
+    trainer = Trainer(recipe, deadline_seconds=deadline_seconds, **cluster.options)
     _kept.append(trainer)
     return trainer
 
@@ -152,48 +152,50 @@ def leave_early(trainer: Trainer, number: int) -> None:
     """Train no more, without a word, but keep the process."""
 
 
-def train_with(fault: Fault, number: int, team: Team, deadline_seconds: float) -> list[Seen]:
-    trainer = trainer_for(team, deadline_seconds)
+def train_with(fault: Fault, number: int, cluster: Cluster, deadline_seconds: float) -> list[Seen]:
+    trainer = trainer_for(cluster, deadline_seconds)
     trainer.train(range(FAULTY_STEP))  # DDP itself talks to all ranks before its second step
-    if dist.get_rank() == team.victim:
+    if dist.get_rank() == cluster.victim:
         fault(trainer, number)
         return []
     return errors_of(trainer)
 
 
-def check_named(team: Team, fault: Fault, number: int, deadline_seconds: float) -> None:
+def check_named(cluster: Cluster, fault: Fault, number: int, deadline_seconds: float) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
     with fresh(
-        train_with, fault, number, team, deadline_seconds, ranks=team.ranks, env=team.env
+        train_with, fault, number, cluster, deadline_seconds, ranks=cluster.ranks, env=cluster.env
     ) as processes:
-        for survivor in team.survivors(processes):
+        for survivor in cluster.survivors(processes):
             first, again = survivor.result(until)
             assert first.kind == "WorkerLost"
-            assert f"rank {team.victim} " in first.text
+            assert f"rank {cluster.victim} " in first.text
             assert f"step {FAULTY_STEP}" in first.text
             assert ".weight" in first.text
             assert first.seconds < deadline_seconds + COMPUTING_SECONDS
             assert again == first  # also afterwards: an error, and the one that says why
 
 
-@pytest.mark.parametrize("team", TEAMS, ids=str)
-def test_a_rank_that_dies_within_a_step_is_named_by_all_others(team: Team) -> None:
-    check_named(team, strike_within_a_step, signal.SIGKILL, LONG_SECONDS)
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
+def test_a_rank_that_dies_within_a_step_is_named_by_all_others(cluster: Cluster) -> None:
+    check_named(cluster, strike_within_a_step, signal.SIGKILL, LONG_SECONDS)
 
 
-@pytest.mark.parametrize("team", first(TEAMS), ids=str)
-def test_a_rank_that_dies_between_steps_is_named_by_all_others(team: Team) -> None:
-    check_named(team, strike_between_steps, signal.SIGKILL, LONG_SECONDS)
+@pytest.mark.parametrize("cluster", first(CLUSTERS), ids=str)
+def test_a_rank_that_dies_between_steps_is_named_by_all_others(cluster: Cluster) -> None:
+    check_named(cluster, strike_between_steps, signal.SIGKILL, LONG_SECONDS)
 
 
-@pytest.mark.parametrize("team", first([*TEAMS[3:], *TEAMS[:3]]), ids=str)
-def test_a_rank_that_stalls_is_named_by_all_others_after_the_deadline(team: Team) -> None:
-    check_named(team, strike_within_a_step, signal.SIGSTOP, SHORT_SECONDS)
+@pytest.mark.parametrize("cluster", first([*CLUSTERS[3:], *CLUSTERS[:3]]), ids=str)
+def test_a_rank_that_stalls_is_named_by_all_others_after_the_deadline(cluster: Cluster) -> None:
+    check_named(cluster, strike_within_a_step, signal.SIGSTOP, SHORT_SECONDS)
 
 
-@pytest.mark.parametrize("team", [PAIR, TEAMS[3]], ids=str)
-def test_a_rank_that_leaves_early_is_named_by_all_others_after_the_deadline(team: Team) -> None:
-    check_named(team, leave_early, 0, SHORT_SECONDS)
+@pytest.mark.parametrize("cluster", [PAIR, CLUSTERS[3]], ids=str)
+def test_a_rank_that_leaves_early_is_named_by_all_others_after_the_deadline(
+    cluster: Cluster,
+) -> None:
+    check_named(cluster, leave_early, 0, SHORT_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -232,30 +234,30 @@ def install_moody(folder: Path) -> None:
     (info / "entry_points.txt").write_text(f"[thinwire.codecs]\n{point}\n")
 
 
-def train_moody(fails_to: str, team: Team, folder: str) -> list[Seen]:
+def train_moody(fails_to: str, cluster: Cluster, folder: str) -> list[Seen]:
     sys.path.append(folder)
-    trainer = trainer_for(team, LONG_SECONDS, tw.doublesqueeze(Moody()))
+    trainer = trainer_for(cluster, LONG_SECONDS, tw.doublesqueeze(Moody()))
     trainer.train(range(FAULTY_STEP))
-    if dist.get_rank() == team.victim:
+    if dist.get_rank() == cluster.victim:
         Moody.fails_to = fails_to
     return errors_of(trainer)
 
 
-@pytest.mark.parametrize("team", [PAIR, TEAMS[3], TEAMS[5], TEAMS[7]], ids=str)
+@pytest.mark.parametrize("cluster", [PAIR, CLUSTERS[3], CLUSTERS[5], CLUSTERS[7]], ids=str)
 @pytest.mark.parametrize("fails_to", ["encode", "decode"])
 def test_an_error_in_a_background_thread_is_raised_by_backward_as_itself(
-    fails_to: str, team: Team, tmp_path: Path
+    fails_to: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     install_moody(tmp_path)
     until = time.monotonic() + PATIENCE_SECONDS
     with fresh(
-        train_moody, fails_to, team, str(tmp_path), ranks=team.ranks, env=team.env
+        train_moody, fails_to, cluster, str(tmp_path), ranks=cluster.ranks, env=cluster.env
     ) as processes:
         here = Seen("ArithmeticError", f"no mood to {fails_to}")
-        assert processes[team.victim].result(until) == [here, here]
-        for survivor in team.survivors(processes):
+        assert processes[cluster.victim].result(until) == [here, here]
+        for survivor in cluster.survivors(processes):
             first, again = survivor.result(until)
-            told = f"rank {team.victim} stopped at step {FAULTY_STEP}: {here.kind}: {here.text}"
+            told = f"rank {cluster.victim} stopped at step {FAULTY_STEP}: {here.kind}: {here.text}"
             assert first == again == Seen("WorkerLost", told)
 
 
@@ -276,10 +278,10 @@ def write_badly(damage: str) -> None:
     pytest.MonkeyPatch().setattr(link_module, "encode_into", write)
 
 
-def train_badly(damage: str, team: Team) -> list[Seen]:
-    trainer = trainer_for(team, LONG_SECONDS)
+def train_badly(damage: str, cluster: Cluster) -> list[Seen]:
+    trainer = trainer_for(cluster, LONG_SECONDS)
     trainer.train(range(FAULTY_STEP))
-    if dist.get_rank() == team.victim:
+    if dist.get_rank() == cluster.victim:
         write_badly(damage)
     return errors_of(trainer)
 
@@ -290,54 +292,54 @@ def train_badly(damage: str, team: Team) -> list[Seen]:
 def test_a_peer_that_talks_nonsense_is_named(damage: str) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
     with fresh(train_badly, damage, PAIR, ranks=2) as processes:
-        heard, again = processes[0].result(until)
-        assert heard.kind == "RemoteProtocolError"
-        assert "rank 1 " in heard.text
-        assert again == heard
+        first, again = processes[0].result(until)
+        assert first.kind == "RemoteProtocolError"
+        assert "rank 1 " in first.text
+        assert again == first
         told, _ = processes[1].result(until)
         assert told.kind == "WorkerLost"
         assert "rank 0 stopped at step 2: RemoteProtocolError" in told.text
 
 
-def disagree(team: Team) -> Seen | None:
-    recipe = RECIPES["top-k" if dist.get_rank() == team.victim else "1 bit"]
+def disagree(cluster: Cluster) -> Seen | None:
+    recipe = RECIPES["top-k" if dist.get_rank() == cluster.victim else "1 bit"]
     try:
-        trainer_for(team, LONG_SECONDS, recipe)
+        trainer_for(cluster, LONG_SECONDS, recipe)
     except tw.ConfigError as error:
         return Seen.of(error)
     return None
 
 
-@pytest.mark.parametrize("team", TEAMS, ids=str)
-def test_a_rank_with_another_recipe_is_refused_by_name(team: Team) -> None:
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
+def test_a_rank_with_another_recipe_is_refused_by_name(cluster: Cluster) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
-    with fresh(disagree, team, ranks=team.ranks, env=team.env) as processes:
+    with fresh(disagree, cluster, ranks=cluster.ranks, env=cluster.env) as processes:
         seen = [one.result(until) for one in processes]
     assert all(one is not None and one.kind == "ConfigError" for one in seen)
     for rank, one in enumerate(seen):
-        if rank != team.victim:
-            assert f"rank {team.victim} calls {team.caller} with another" in one.text
+        if rank != cluster.victim:
+            assert f"rank {cluster.victim} calls {cluster.caller} with another" in one.text
 
 
-def call_nothing(team: Team) -> Seen | None:
-    if dist.get_rank() == team.victim:
+def call_nothing(cluster: Cluster) -> Seen | None:
+    if dist.get_rank() == cluster.victim:
         Trainer(None)  # DDP itself waits for all ranks
         return None
     try:
-        trainer_for(team, SHORT_SECONDS)
+        trainer_for(cluster, SHORT_SECONDS)
     except tw.WorkerLost as error:
         return Seen.of(error)
     return None
 
 
-@pytest.mark.parametrize("team", [TEAMS[1], TEAMS[4]], ids=str)
-def test_a_rank_that_does_not_call_compress_ddp_is_named(team: Team) -> None:
+@pytest.mark.parametrize("cluster", [CLUSTERS[1], CLUSTERS[4]], ids=str)
+def test_a_rank_that_does_not_call_compress_ddp_is_named(cluster: Cluster) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
-    with fresh(call_nothing, team, ranks=team.ranks, env=team.env) as processes:
-        for survivor in team.survivors(processes):
+    with fresh(call_nothing, cluster, ranks=cluster.ranks, env=cluster.env) as processes:
+        for survivor in cluster.survivors(processes):
             seen = survivor.result(until)
             assert seen is not None
-            assert f"rank {team.victim} is gone, or did not call compress_ddp" in seen.text
+            assert f"rank {cluster.victim} is gone, or did not call compress_ddp" in seen.text
 
 
 def close_and_train_on() -> list[Seen]:

@@ -81,7 +81,7 @@ class Added(nn.Module):
 
 
 def gradients_beside_a_stale_one(compressed: bool) -> list[bytes]:
-    """``early`` is frozen after a step, and nobody clears its gradient."""
+    """``early`` is frozen after a step, and its gradient is not cleared."""
     net, x = Added(), torch.ones(300, 300)
     if compressed:
         tw.compress_module(net, tw.doublesqueeze(tw.TopK(1.0)), exchange="allgather")
@@ -170,7 +170,7 @@ def test_gradients_stay_in_memory_that_the_user_gave_them(exchange: str) -> None
 
 
 def gradients_left_without_a_collector() -> int:
-    """How many gradients of a step outlive zero_grad while nobody looks for circles."""
+    """How many gradients of a step outlive zero_grad while no garbage collection runs."""
     trainer = Trainer(ONE_BIT, module=True)
     trainer.step(0)
     gc.collect()

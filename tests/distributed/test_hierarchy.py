@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import thinwire as tw
+from tests.distributed.handles import handle, load_distributed, owed, save_distributed
 from tests.distributed.launch import run
-from tests.distributed.test_checkpoints import handle, load_distributed, owed, save_distributed
 from tests.distributed.training import (
     RECIPES,
     Trainer,

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from tests.distributed.launch import run
 from thinwire.errors import WorkerLost
-from thinwire.worker.link import LEAVE_NBYTES, Link
+from thinwire.exchange.link import LEAVE_NBYTES, Link, Wait
 
 DEADLINE_SECONDS = 20.0
 LARGE_NBYTES = 1 << 28
@@ -15,22 +15,22 @@ LARGE_NBYTES = 1 << 28
 
 
 def leave_in_the_middle() -> str:
-    """What rank 1 hears of rank 0, which forgets what it sends, as after an error."""
+    """The error on rank 1 because of rank 0, which forgets what it sends, as after an error."""
     link = Link([0, 1], deadline_seconds=DEADLINE_SECONDS, patience_seconds=DEADLINE_SECONDS)
-    heard = ""
+    text = ""
     if link.rank == 0:
         link.send_beside([1], torch.zeros(LARGE_NBYTES, dtype=torch.uint8), foreseen=True)
         link.leave("no mood", step=0)
     else:
         beside = link.receive_beside(0, LARGE_NBYTES, None, foreseen=True)
         try:
-            link.frame(link.receive(0, most_nbytes=LEAVE_NBYTES), step=0, what="anything")
+            link.frame(link.receive(0, most_nbytes=LEAVE_NBYTES), Wait("anything"), step=0)
         except WorkerLost as error:
-            heard = str(error)
+            text = str(error)
         del beside
     dist.barrier()
-    return heard
+    return text
 
 
-def test_last_words_are_not_held_up_by_what_nobody_waits_for_any_more() -> None:
+def test_last_words_are_not_held_up_by_messages_that_are_not_awaited() -> None:
     assert run(leave_in_the_middle, ranks=2) == ["", "no mood"]

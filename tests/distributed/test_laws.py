@@ -17,12 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import thinwire as tw
+from tests.distributed.handles import owed
 from tests.distributed.launch import run
-from tests.distributed.test_checkpoints import owed
 from tests.distributed.training import Trainer, exchange_state, network, plain_sgd
 from tests.slow import slow
+from thinwire.exchange.resharding import ExchangeState
 from thinwire.recipe import Recipe
-from thinwire.worker.state import ExchangeState
 
 RATE, STEPS = 0.05, 10
 RANKS = [1, 2, 3, 4]
@@ -263,7 +263,7 @@ def test_I5_a_rescaled_residual_conserves_displacement_for_any_schedule(ranks: i
 
 
 class Sometimes(nn.Module):
-    """Two parameters, of which nobody uses the second in some steps."""
+    """Two parameters, of which no rank uses the second in some steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ def train_sometimes(recipe: Recipe, set_to_none: bool) -> tuple[Tensor, Tensor, 
 
 @pytest.mark.parametrize("set_to_none", [False, True])
 @pytest.mark.parametrize("name", ["1 bit", "top-k"])
-def test_I4_holds_for_parameters_that_nobody_uses_in_some_steps(
+def test_I4_holds_for_parameters_that_no_rank_uses_in_some_steps(
     name: str, set_to_none: bool
 ) -> None:
     """DDP throws away what it is given for them, though it is what was owed (P21)."""

@@ -21,6 +21,7 @@ import thinwire as tw
 from tests.distributed.launch import run
 from tests.distributed.training import (
     RECIPES,
+    Branches,
     Trainer,
     backward,
     batch,
@@ -38,20 +39,6 @@ from tests.distributed.training import (
 )
 
 ONE_BIT = RECIPES["1 bit"]
-
-
-class Branches(nn.Module):
-    """Rank 0 uses one branch more than the others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(5)
-        self.first, self.second = nn.Linear(20, 40), nn.Linear(20, 40)
-        self.last = nn.Linear(40, 5)
-
-    def forward(self, x: Tensor, both: bool) -> Tensor:
-        hidden = self.first(x) + (self.second(x) if both else 0.0)
-        return self.last(hidden).square().mean()  # type: ignore[no-any-return]
 
 
 def train_branches() -> tuple[list[bytes], float]:

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import thinwire as tw
+from tests.distributed.handles import module_handle, states
 from tests.distributed.launch import run
-from tests.distributed.test_amp import states
-from tests.distributed.test_modes import Branches
 from tests.distributed.training import (
     RECIPES,
+    Branches,
     Trainer,
     backward,
     batch,
@@ -32,8 +32,8 @@ from tests.distributed.training import (
     weights,
     wide_network,
 )
-from thinwire.worker import gradients
-from thinwire.worker.gradients import ModuleCompression, neighbours
+from thinwire.hooks import module_gradients as gradients
+from thinwire.hooks.module_groups import neighbours
 
 ONE_BIT = RECIPES["1 bit"]
 
@@ -89,11 +89,6 @@ def test_clipping_knows_the_norm_of_the_whole_gradient() -> None:
     assert found[0] == found[1] == virtual(recipe, 2, 6, optimizer=momentum_sgd)
 
 
-def handle(trainer: Trainer) -> ModuleCompression:
-    assert isinstance(trainer.compression, ModuleCompression)
-    return trainer.compression
-
-
 def accumulate(module: bool) -> list[bytes]:
     """Two batches for each step."""
     trainer = Trainer(tw.dense() if module else None, module=module)
@@ -116,7 +111,7 @@ MAY_BE_UNUSED: dict[bool, dict[str, Any]] = {
 
 
 def train_branches(module: bool) -> list[bytes]:
-    """Rank 0 uses a branch more than rank 1, and after three steps nobody uses it."""
+    """Rank 0 uses a branch more than rank 1, and after three steps no rank uses it."""
     trainer = Trainer(ONE_BIT, net=Branches(), **MAY_BE_UNUSED[module])
     rank = dist.get_rank()
     for step in range(6):
@@ -238,7 +233,7 @@ def overflow(exchange: str) -> tuple[bool, bool, int, list[bytes]]:
     unchanged = states(trainer) == before
     trainer.optimizer.zero_grad()
     after = trainer.train(range(3, 5))
-    return seen, unchanged, handle(trainer).overflowed_steps, after
+    return seen, unchanged, module_handle(trainer).overflowed_steps, after
 
 
 @pytest.mark.parametrize("exchange", ["sharded", "allgather"])
@@ -260,7 +255,7 @@ def train_without_the_handle() -> list[bytes]:
     return weights(net)
 
 
-def test_nobody_needs_to_keep_the_handle() -> None:
+def test_a_script_need_not_keep_the_handle() -> None:
     first, second = run(train_without_the_handle, ranks=2)
     assert first == second == virtual(ONE_BIT, 2, 4)
 
@@ -291,7 +286,7 @@ def steps_within_nested_pauses() -> int:
         with trainer.no_sync():
             pass
         backward(loss_of(trainer.model, 0, dist.get_rank()))
-    return handle(trainer).steps
+    return module_handle(trainer).steps
 
 
 def test_a_pause_ends_with_the_outermost() -> None:
@@ -301,7 +296,7 @@ def test_a_pause_ends_with_the_outermost() -> None:
 def measured() -> tw.Stats:
     trainer = Trainer(ONE_BIT, module=True)
     trainer.train(range(5))
-    return handle(trainer).stats()
+    return module_handle(trainer).stats()
 
 
 def test_bytes_and_times_are_counted() -> None:

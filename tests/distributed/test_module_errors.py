@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 import thinwire as tw
 from tests.distributed.fresh import fresh
+from tests.distributed.handles import module_handle
 from tests.distributed.launch import run
-from tests.distributed.test_module import handle
 from tests.distributed.training import (
     RECIPES,
     Trainer,
@@ -29,7 +29,7 @@ from tests.distributed.training import (
     network,
     refused,
 )
-from thinwire.worker.gradients import ModuleCompression
+from thinwire.hooks.module_gradients import ModuleCompression
 
 ONE_BIT = RECIPES["1 bit"]
 
@@ -156,7 +156,7 @@ def test_backward_after_one_that_failed_is_refused_and_others_hear_why() -> None
 def closed() -> str:
     trainer = Trainer(ONE_BIT, module=True)
     trainer.step(0)
-    handle(trainer).close()
+    module_handle(trainer).close()
     return refused(lambda: backward(loss_of(trainer.model, 1, dist.get_rank())))
 
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from tests.distributed.launch import run
 from tests.distributed.training import Trainer, backward, floats, loss_of, momentum_sgd, weights
-from thinwire.worker.momentum import take_over_momentum
+from thinwire.optim.takeover import take_over_momentum
 
 RECIPE = tw.dgc(0.5, momentum=0.9)
 
@@ -64,7 +64,9 @@ def sgd(*groups: dict[str, float], **settings: object) -> torch.optim.SGD:
     [
         (sgd({"momentum": 0.9}, {"momentum": 0.0}), "group 1 of the optimizer has momentum 0"),
         (sgd(momentum=0.9, fused=True), "fused"),
-        (sgd(momentum=0.5), "make them equal"),
+        (sgd(momentum=0.5), "give the recipe momentum=0.5"),
+        (sgd(), "another training than yours: give the recipe momentum=0.0"),
+        (torch.optim.AdamW([nn.Parameter(torch.ones(3))]), r"such as tw.clan\(tw.Dither\(8\)\)"),
         (tw.optim.SGD([nn.Parameter(torch.ones(3))], 0.1, momentum=0.3, weight_decay=0.1), "0.3"),
     ],
 )
@@ -73,6 +75,16 @@ def test_momentum_that_cannot_be_taken_over_is_refused(
 ) -> None:
     with pytest.raises(tw.ConfigError, match=words):
         take_over_momentum(RECIPE, optimizer)
+
+
+@pytest.mark.parametrize(
+    "recipe", [tw.dgc(0.1, momentum=0.0), tw.Recipe(push_feedback=tw.Momentum(0.0))]
+)
+def test_a_momentum_of_zero_is_none_and_needs_no_optimizer(recipe: tw.Recipe) -> None:
+    take_over_momentum(recipe, None)
+    optimizer = sgd(momentum=0.9)
+    take_over_momentum(recipe, optimizer)
+    assert optimizer.param_groups[0]["momentum"] == 0.9
 
 
 def test_parameters_of_others_are_refused() -> None:

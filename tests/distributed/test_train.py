@@ -12,11 +12,11 @@ import pytest
 
 from tests.slow import slow
 from thinwire.errors import ThinwireError, WorkerLost
-from thinwire.lab.train.events import Event, Outcome, Progress
-from thinwire.lab.train.plan import prepare
-from thinwire.lab.train.run import Result, Run
-from thinwire.lab.train.settings import RunSettings
-from thinwire.lab.train.stopping import Interrupts
+from thinwire_lab.train.events import Event, Outcome, Progress
+from thinwire_lab.train.interrupts import Interrupts
+from thinwire_lab.train.plan import prepare
+from thinwire_lab.train.run import Result, Run
+from thinwire_lab.train.settings import RunSettings
 
 SETTINGS = RunSettings(
     "gpt", "", scale="smoke", recipe="dgc(0.05)", workers=2, steps=300, save_steps=5

@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 import thinwire as tw
+from thinwire.exchange.resharding import ExchangeState
+from thinwire.hooks.handle import Compression
 from thinwire.recipe import Recipe
-from thinwire.worker.compression import Compression
-from thinwire.worker.state import ExchangeState
 
 RECIPES = {
     "1 bit": tw.doublesqueeze(tw.OneBit()),
@@ -36,6 +36,20 @@ def wide_network() -> nn.Module:
     torch.manual_seed(3)
     hidden = [layer for _ in range(8) for layer in (nn.Linear(300, 300), nn.Tanh())]
     return nn.Sequential(nn.Linear(20, 300), *hidden, nn.Linear(300, 5))
+
+
+class Branches(nn.Module):
+    """Rank 0 uses one branch more than the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.second = nn.Linear(20, 40), nn.Linear(20, 40)
+        self.last = nn.Linear(40, 5)
+
+    def forward(self, x: Tensor, both: bool) -> Tensor:
+        hidden = self.first(x) + (self.second(x) if both else 0.0)
+        return self.last(hidden).square().mean()  # type: ignore[no-any-return]
 
 
 def backward(loss: Tensor) -> None:

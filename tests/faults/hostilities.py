@@ -21,13 +21,13 @@ import thinwire as tw
 from tests.cases import CODECS
 from tests.faults import zmtp
 from tests.server.servers import network
-from thinwire.gradient.keys import Key
+from thinwire.gradient.pieces import Key
 from thinwire.model import describe, digest_of
 from thinwire.recipe import Recipe
 from thinwire.transport.keys import WorkerCurve
 from thinwire.transport.zeromq import connect, new_keys
 from thinwire.wire import frame as frames
-from thinwire.wire.body import Entry
+from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.messages import (
     CatchUp,
     Describe,
@@ -255,7 +255,11 @@ def join_undescribed(target: Target) -> None:
 
 def push_unjoined(target: Target) -> None:
     with voice(target) as one:
-        one.say(Push(0, 0.1, tuple(Entry(i, 1, 0, memoryview(b"")) for i in range(65_536))))
+        one.say(
+            Push(
+                0, 0.1, tuple(Entry(i, EncodedBytes(1, 0, memoryview(b""))) for i in range(65_536))
+            )
+        )
         assert "before a Join" in one.ending()
 
 
@@ -324,7 +328,7 @@ def bad_pushes(target: Target) -> None:
     numel = target.description().tensors[1].shape[0]
     for entry in _bad_entries(1, numel):
         _refused(target, Push(1, 0.1, (entry,)))
-    future = Entry(1, 1, numel, memoryview(bytes(4 * numel)))
+    future = Entry(1, EncodedBytes(1, numel, memoryview(bytes(4 * numel))))
     _refused(target, Push(1 << 40, 0.1, (future,)))
     _refused(target, Push(1, 0.1, (future,)), step=(1 << 64) - 1)
     _refused(target, Push(1, 0.1, ()), Push(0, 0.1, ()))
@@ -335,18 +339,18 @@ def bad_pushes(target: Target) -> None:
 
 
 def _bad_entries(piece: int, numel: int) -> Iterator[Entry]:
-    yield Entry(70_000, 1, numel, memoryview(bytes(4 * numel)))
-    yield Entry(piece, 1, numel + 1, memoryview(bytes(4 * numel + 4)))
-    yield Entry(piece, 0, numel, memoryview(b""))
-    yield Entry(piece, 0xFFFF, numel, memoryview(b"x"))
+    yield Entry(70_000, EncodedBytes(1, numel, memoryview(bytes(4 * numel))))
+    yield Entry(piece, EncodedBytes(1, numel + 1, memoryview(bytes(4 * numel + 4))))
+    yield Entry(piece, EncodedBytes(0, numel, memoryview(b"")))
+    yield Entry(piece, EncodedBytes(0xFFFF, numel, memoryview(b"x")))
     for value in (float("nan"), float("inf"), 3.4e38):
         x = torch.full((numel,), value)
-        yield Entry(piece, 1, numel, memoryview(tw.Float32().encode(x, seed=0)))
+        yield Entry(piece, EncodedBytes(1, numel, memoryview(tw.Float32().encode(x, seed=0))))
     x = torch.randn(numel, generator=torch.Generator().manual_seed(0))
     for codec in {type(codec): codec for codec in CODECS}.values():
         payload = codec.encode(x, seed=0)
-        yield Entry(piece, codec.wire_id, numel, memoryview(payload[:-1]))
-        yield Entry(piece, codec.wire_id, numel, memoryview(payload + b"\0"))
+        yield Entry(piece, EncodedBytes(codec.wire_id, numel, memoryview(payload[:-1])))
+        yield Entry(piece, EncodedBytes(codec.wire_id, numel, memoryview(payload + b"\0")))
 
 
 def _refused(target: Target, *pushes: Push, step: int = 1 << 20) -> None:
@@ -359,7 +363,7 @@ def _refused(target: Target, *pushes: Push, step: int = 1 << 20) -> None:
 def old_epochs(target: Target) -> None:
     """Pushes that would be fine, had the server not been started again."""
     numel = target.description().tensors[1].shape[0]
-    entry = Entry(1, 1, numel, memoryview(bytes(4 * numel)))
+    entry = Entry(1, EncodedBytes(1, numel, memoryview(bytes(4 * numel))))
     with member(target) as one:
         run, epoch, version = one.run, one.epoch, one.version
     for start in (voice, member):
@@ -372,7 +376,7 @@ def old_epochs(target: Target) -> None:
 def stale_pushes(target: Target) -> None:
     """Not the end of a session, but they do not count."""
     numel = target.description().tensors[1].shape[0]
-    entry = Entry(1, 1, numel, memoryview(torch.ones(numel).numpy().tobytes()))
+    entry = Entry(1, EncodedBytes(1, numel, memoryview(torch.ones(numel).numpy().tobytes())))
     with member(target) as one:
         for step in range(200):
             one.say(Push(0, 0.1, (entry,)), step=1000 + step)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from tests.transports import ANY_PORT, DEADLINE_SECONDS
 from thinwire.errors import TransportTimeout
 from thinwire.transport.base import Connection, Listener, PeerId, Received
-from thinwire.transport.limits import TransportLimits
+from thinwire.transport.peer_limits import TransportLimits
 from thinwire.transport.zeromq import connect, listen
 
 if TYPE_CHECKING:  # in typing only from Python 3.11 on

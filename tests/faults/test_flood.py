@@ -16,7 +16,7 @@ from tests.faults.processes import ServerProcess
 from tests.transports import DEADLINE_SECONDS
 from thinwire import errors
 from thinwire.transport.base import Connection
-from thinwire.transport.limits import MIB, TransportLimits
+from thinwire.transport.peer_limits import MIB, TransportLimits
 from thinwire.transport.zeromq import connect
 
 LIMITS = TransportLimits(

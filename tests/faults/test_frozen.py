@@ -14,7 +14,7 @@ from tests.transports import ANY_PORT, DEADLINE_SECONDS, frame, gone
 from thinwire import errors
 from thinwire.transport.base import Connection, Listener
 from thinwire.transport.keys import ServerCurve, WorkerCurve
-from thinwire.transport.limits import DEFAULT_LIMITS, MIB, TransportLimits
+from thinwire.transport.peer_limits import DEFAULT_LIMITS, MIB, TransportLimits
 from thinwire.transport.zeromq import connect, listen, new_keys
 
 HASTY = TransportLimits(heartbeat_seconds=0.2, silence_seconds=1.0)

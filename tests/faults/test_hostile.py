@@ -17,8 +17,8 @@ from tests.faults import zmtp
 from tests.transports import ANY_PORT, DEADLINE_SECONDS, Rig, event, zeromq, zeromq_curve
 from thinwire import errors
 from thinwire.transport.base import Connection, PeerGone, Received
-from thinwire.transport.keys import Keys, ServerCurve, WorkerCurve
-from thinwire.transport.limits import MIB, TransportLimits
+from thinwire.transport.keys import KeyPair, ServerCurve, WorkerCurve
+from thinwire.transport.peer_limits import MIB, TransportLimits
 from thinwire.transport.zeromq import connect, listen, new_keys
 
 SMALL = TransportLimits(max_message_nbytes=MIB, max_unsent_nbytes=8 * MIB)
@@ -106,7 +106,7 @@ def test_an_unknown_key_is_refused_in_one_sentence() -> None:
 def test_a_public_key_without_its_secret_is_worth_nothing() -> None:
     server, worker = new_keys(), new_keys()
     listener = listen(ANY_PORT, curve=ServerCurve(server, frozenset({worker.public})))
-    stolen = Keys(worker.public, new_keys().secret)
+    stolen = KeyPair(worker.public, new_keys().secret)
     with pytest.raises(errors.TransportTimeout, match="did not let this worker in"):
         connect(listener.address, deadline_seconds=0.5, curve=WorkerCurve(stolen, server.public))
     listener.close()

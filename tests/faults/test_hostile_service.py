@@ -24,7 +24,7 @@ from tests.faults.hostilities import RECIPE, Target, repeat
 from tests.server.processes import Process, ServerProcess, wait_until
 from tests.server.servers import loss_of, network, plain_sgd, virtual, weights
 from thinwire.transport.keys import ServerCurve, WorkerCurve
-from thinwire.transport.limits import MIB
+from thinwire.transport.peer_limits import MIB
 from thinwire.transport.zeromq import new_keys
 
 HONEST = 2
@@ -66,7 +66,7 @@ STRANGERS = {
     "absurd models": Hostility(h.absurd_models, "4294967295 servers, the limit"),
     "huge description": Hostility(h.oversized_description, "strangers?"),
     "wrong numbers": Hostility(h.wrong_numbers, "this is another run than yours"),
-    "forged lines": Hostility(h.forged_lines, r"yours is \?WARNING worker 0 is lost\?"),
+    "forged lines": Hostility(h.forged_lines, r"yours is '\\nWARNING worker 0 is lost\\r\\x1b"),
     "rank in use": Hostility(h.rank_in_use, "worker 1 has joined already", after="worker 1 joined"),
 }
 ENDLESS = {

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.file_limit import file_limit
 from tests.log_cases import RUN, flat, open_log, push, recovered, write
 from thinwire.errors import LogError
-from thinwire.server.log import Log
-from thinwire.server.recovery import recover
-from thinwire.server.retention import LogSettings
-from thinwire.server.snapshot import Snapshot
+from thinwire.server.log.log import Log
+from thinwire.server.log.recovery import recover
+from thinwire.server.log.settings import LogSettings
+from thinwire.server.log.snapshot import Snapshot
 from thinwire.wire.frame import Frame, pack
 
 GROUP = [push(1, payload=bytes(30_000)), push(2, payload=bytes(50_000))]
-
-
-@contextmanager
-def file_limit(nbytes: int) -> Iterator[None]:
-    """No file of this process may become larger."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def fill(log: Log) -> tuple[list[Frame], str]:

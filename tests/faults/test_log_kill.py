@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.log_cases import RUN, push, snapshot_of, update
-from thinwire.server.log import Log
-from thinwire.server.recovery import Recovery
-from thinwire.server.retention import LogSettings
+from thinwire.server.log.log import Log
+from thinwire.server.log.recovery import Recovery
+from thinwire.server.log.settings import LogSettings
 from thinwire.wire.frame import Frame, pack
 
 KILLS = 30

@@ -26,9 +26,9 @@ import thinwire as tw
 from tests.server.balance import SHAPES, WORKERS, Kept, given, gradient, owed_by, updates_of
 from tests.server.processes import Process, ServerProcess, wait_until
 from tests.server.servers import network, plain_sgd
-from thinwire.server.rules import Rules
+from thinwire.client.session import ServerSession
+from thinwire.server.settings import Rules
 from thinwire.wire.messages import CatchUp
-from thinwire.worker.desk import Desk
 
 RECIPE = tw.doublesqueeze(tw.OneBit())
 VICTIM, DEATH, STEPS = 1, 7, 16
@@ -66,15 +66,15 @@ def work(
 def be_heard(client: tw.Client) -> None:
     """Wait until the servers have heard all that this worker said: they answer in order."""
     client.state_dict()  # so that nothing else is on its way
-    for desk in client._joined().desks:
-        before = desk.received_nbytes
-        with desk._lock:
-            desk._try_to_say(CatchUp(client.version), 0)
-        wait_until(partial(has_received, desk, before), "an answer")
+    for session in client._joined().sessions:
+        before = session.received_nbytes
+        with session._lock:
+            session._try_to_send(CatchUp(client.version), 0)
+        wait_until(partial(has_received, session, before), "an answer")
 
 
-def has_received(desk: Desk, nbytes: int) -> bool:
-    return desk.received_nbytes > nbytes
+def has_received(session: ServerSession, nbytes: int) -> bool:
+    return session.received_nbytes > nbytes
 
 
 def start(

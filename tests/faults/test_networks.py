@@ -15,11 +15,11 @@ import pytest
 
 import thinwire as tw
 from tests.faults.proxy import Lane, Proxy
-from tests.faults.test_server_faults import RECIPES, WORKERS, start_servers, start_workers
+from tests.faults.training import RECIPES, WORKERS, start_servers, start_workers
 from tests.server.processes import ServerProcess
 from tests.server.servers import RunningServer, loss_of, network, plain_sgd, virtual, weights
 from tests.slow import first
-from thinwire.server.rules import Rules
+from thinwire.server.settings import Rules
 from thinwire.transport import zeromq
 from thinwire.transport.base import Connection
 from thinwire.transport.impaired import Fault, Faults, ImpairedConnection

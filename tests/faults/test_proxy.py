@@ -16,7 +16,7 @@ from tests.transports import (
 from thinwire import errors
 from thinwire.transport.base import Connection, Listener, PeerGone
 from thinwire.transport.keys import ServerCurve, WorkerCurve
-from thinwire.transport.limits import TransportLimits
+from thinwire.transport.peer_limits import TransportLimits
 from thinwire.transport.zeromq import connect, listen, new_keys
 
 LIMITS = TransportLimits(first_frame_seconds=1.0)

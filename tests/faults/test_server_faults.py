@@ -8,72 +8,16 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-import thinwire as tw
-from tests.server.processes import Process, ServerProcess
-from tests.server.servers import loss_of, network, plain_sgd, virtual, weights
+from tests.faults.training import RECIPES, WORKERS, start_servers, start_workers
+from tests.server.processes import ServerProcess
+from tests.server.servers import virtual
 from tests.slow import first
-from thinwire.recipe import Recipe
-from thinwire.server.snapshot import find_snapshots
-
-RECIPES = {"1 bit": tw.doublesqueeze(tw.OneBit()), "dgc": tw.dgc(0.02, momentum=0.9)}
-WORKERS = 2
-
-STEP_SECONDS = 0.02
-"""The least that a step takes, so that training is not over before everything has happened to it:
-700 steps are more than 50 lives of a server, of 0.3 s at most."""
-
-
-def train(
-    addresses: Sequence[str], recipe: Recipe, rank: int, steps: int
-) -> tuple[list[bytes], int]:
-    """The last weights of one worker, and how often it had to join again.
-
-    Worker 1 begins its forward early, so that it is hit while a version is awaited there.
-    """
-    net = network()
-    with tw.Client(
-        addresses,
-        recipe,
-        rank=rank,
-        workers=WORKERS,
-        deadline_seconds=40.0,
-        early_forward=rank == 1,
-    ) as client:
-        client.attach(net, plain_sgd(net))
-        for step in range(steps):
-            time.sleep(STEP_SECONDS)
-            net.zero_grad()
-            loss_of(net, step, rank).backward()  # type: ignore[no-untyped-call]
-            client.step()
-        client.settle()
-        return weights(net), client.stats().rejoined
-
-
-def start_workers(
-    stack: ExitStack, addresses: Sequence[str], recipe: Recipe, steps: int
-) -> list[Process]:
-    return [
-        stack.enter_context(Process(train, addresses, recipe, rank, steps))
-        for rank in range(WORKERS)
-    ]
-
-
-def start_servers(
-    stack: ExitStack, folder: Path, recipe: Recipe, count: int
-) -> list[ServerProcess]:
-    return [
-        stack.enter_context(
-            # Snapshots every few steps, so that restarts begin with one.
-            ServerProcess(folder / str(i), recipe, workers=WORKERS, snapshot_nbytes=1)
-        )
-        for i in range(count)
-    ]
+from thinwire.server.log.snapshot import find_snapshots
 
 
 @pytest.mark.timeout(240)

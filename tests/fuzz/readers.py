@@ -66,8 +66,8 @@ def _hear(session: Session, frame: Frame) -> None:
 
 
 def _read_entry(entry: Entry) -> None:
-    if entry.numel <= MAX_NUMEL:  # a receiver compares it with its own before it allocates
-        read_payload(entry.codec, entry.numel, bytes(entry.payload))
+    if entry.encoded.numel <= MAX_NUMEL:  # a receiver compares it with its own before it allocates
+        read_payload(entry.encoded.wire_id, entry.encoded.numel, bytes(entry.encoded.payload))
 
 
 def read_payload(wire_id: int, numel: int, payload: bytes) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from tests.log_cases import RUN, push
-from thinwire.server.marks import Commit, Head, pack_mark
-from thinwire.server.snapshot import Snapshot, write_snapshot
+from thinwire.server.log.records import Commit, Head, pack_control
+from thinwire.server.log.snapshot import Snapshot, write_snapshot
 from thinwire.wire.frame import pack
 
 FOLDER = Path(__file__).parent / "log"
@@ -32,7 +32,7 @@ SNAPSHOT = Snapshot(
 def segment_bytes() -> bytes:
     record = b"".join(pack(RECORD))
     commit = Commit(HEAD.salt, HEAD.first, 1, len(record))
-    return pack_mark(HEAD, run=RUN, epoch=2) + record + pack_mark(commit, run=RUN, epoch=2)
+    return pack_control(HEAD, run=RUN, epoch=2) + record + pack_control(commit, run=RUN, epoch=2)
 
 
 def make(folder: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thinwire.wire.body import Entry
+from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.frame import SERVER, Frame, pack
 from thinwire.wire.messages import (
     CatchUp,
@@ -30,9 +30,9 @@ from thinwire.wire.messages import (
 
 FOLDER = Path(__file__).parent / "messages"
 
-_DENSE = Entry(0, 1, 2, memoryview(bytes.fromhex("0000803f000000c0")))
-_SPARSE = Entry(7, 0x0102, 1000, memoryview(bytes.fromhex("0a0bff")))
-_NOTHING = Entry(0xFFFFFFFF, 0xFFFF, 0, memoryview(b""))
+_DENSE = Entry(0, EncodedBytes(1, 2, memoryview(bytes.fromhex("0000803f000000c0"))))
+_SPARSE = Entry(7, EncodedBytes(0x0102, 1000, memoryview(bytes.fromhex("0a0bff"))))
+_NOTHING = Entry(0xFFFFFFFF, EncodedBytes(0xFFFF, 0, memoryview(b"")))
 
 FROM_WORKER: dict[str, Message] = {
     "join": Join(workers=4, pieces=161, digest=bytes(range(32)), version=9),

@@ -13,8 +13,8 @@ from tests.golden.make_log import (
     segment_bytes,
 )
 from tests.log_cases import RUN
-from thinwire.server.scan import Scan, scan
-from thinwire.server.snapshot import read_snapshot
+from thinwire.server.log.scan import Scan, scan
+from thinwire.server.log.snapshot import read_snapshot
 
 
 def test_the_segment_is_read_as_what_it_was() -> None:

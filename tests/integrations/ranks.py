@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import thinwire as tw
 from tests.distributed.training import exchange_state
-from thinwire.worker.compression import Compression
+from thinwire.hooks.handle import Compression
 
 RECIPE = tw.dgc(0.05, momentum=0.9)
 LEARNING_RATE = 0.05

@@ -15,9 +15,9 @@ from torch import Tensor
 
 import thinwire as tw
 from tests.cases import decoded, same_bits
-from tests.property.test_roundtrip import DETERMINED, expected_payload, expected_tensor
 from tests.reference import sparse
 from tests.reference.bits import Stream, elias_delta, pack
+from tests.reference.codecs import DETERMINED, expected_payload, expected_tensor
 from tests.reference.dither import top_level
 from thinwire import _native
 from thinwire.codec.base import Codec

@@ -56,6 +56,6 @@ def _frame_ratio(shapes: nets.Shapes, values: str) -> float:
     for piece, (name, shape) in enumerate(shapes.items()):
         gradient = torch.randn(shape, generator=generator)
         sent = compressor.compress(name, gradient, step=0)
-        entries.append(Entry(piece, sent.wire_id, sent.numel, memoryview(sent.payload)))
+        entries.append(Entry(piece, sent))
     header, body = pack(encode(Push(0, 0.0, tuple(entries)), run=1, epoch=1, worker=0, step=0))
     return 4 * nets.count(shapes) / (len(header) + len(body))

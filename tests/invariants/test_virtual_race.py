@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 import thinwire as tw
 from thinwire.codec.base import Codec
+from thinwire.compressor.encoded import decoded
 from thinwire.recipe import Recipe
 from thinwire.server.aggregate import Aggregate
+from thinwire.virtual.pace import Race
 from thinwire.wire.messages import Push, Update
-from thinwire.worker.virtual_race import Race
 
 CODECS: list[Codec] = [tw.OneBit(), tw.TopK(0.05), tw.Float32()]
 RESCALED = tw.Residual(rescale=True)
@@ -110,7 +111,7 @@ class Known:
             if piece.key.name == name:
                 for one in aggregate.open[number]:
                     pushed = one.learning_rate if server_rate != 1.0 else 1.0
-                    total[piece.start : piece.stop] += pushed * one.encoded.decode() / WORKERS
+                    total[piece.start : piece.stop] += pushed * decoded(one.encoded) / WORKERS
         return total.reshape(SHAPES[name])
 
 

@@ -20,7 +20,7 @@ from tests.cases import decoded, same_bits
 from tests.cluster import Cluster, carried, random_gradients
 from tests.reference import onebit
 from thinwire.codec.base import Codec
-from thinwire.feedback.base import Moment
+from thinwire.gradient.steps import StepInfo
 from thinwire.testing.tensors import make
 
 
@@ -257,8 +257,8 @@ def test_P23_local_clipping_acts_as_often_as_global_clipping(workers: int) -> No
         gradients = size * torch.randn(workers, d, generator=chance)
         acted_globally += float(gradients.mean(0).norm()) > threshold
         for gradient in gradients:
-            moment = Moment(step, workers, float(gradient.norm()))
-            acted_locally += clip.gain(gradient, moment) < 1.0
+            info = StepInfo(step, gradient_norm=float(gradient.norm()), workers=workers)
+            acted_locally += clip.gain(gradient, info) < 1.0
     assert 0.3 < acted_globally / steps < 0.7  # the question is not trivial
     assert acted_locally / steps / workers == pytest.approx(acted_globally / steps, abs=0.03)
 

@@ -18,8 +18,8 @@ from thinwire.codec import registry
 from thinwire.codec.arena import Slab
 from thinwire.codec.base import Codec
 from thinwire.codec.policy import Policy
+from thinwire.compressor.fused import find_fusion
 from thinwire.feedback.base import Feedback, State
-from thinwire.fused import find_fusion
 from thinwire.testing.tensors import make
 
 ONE_BITS: list[Codec] = [

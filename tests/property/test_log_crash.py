@@ -26,9 +26,9 @@ from tests.log_cases import (
     write,
 )
 from thinwire.errors import LogError
-from thinwire.server.log import Log
-from thinwire.server.recovery import Recovery, recover
-from thinwire.server.retention import LogSettings
+from thinwire.server.log.log import Log
+from thinwire.server.log.recovery import Recovery, recover
+from thinwire.server.log.settings import LogSettings
 from thinwire.wire.frame import Frame
 
 GROUPS = groups_of(4)
@@ -77,7 +77,7 @@ def test_after_every_cut_the_log_goes_on(folder: Path, tmp_path: Path) -> None:
 
 
 def is_noticed(found: Recovery) -> bool:
-    return found.cut is not None or found.spoilt != ()
+    return found.cut is not None or found.damaged_snapshots != ()
 
 
 @pytest.mark.parametrize("bit", [0, 7])
@@ -97,7 +97,9 @@ def check_that_it_is_noticed(folder: Path, path: Path) -> None:
     except LogError as error:
         named = str(path) in str(error)
     else:
-        named = is_noticed(found) and (path == segments(folder)[-1] or found.spoilt != ())
+        named = is_noticed(found) and (
+            path == segments(folder)[-1] or found.damaged_snapshots != ()
+        )
         assert [*flat(GROUPS)[: found.first], *found.frames()] in prefixes(GROUPS)
     assert named
 

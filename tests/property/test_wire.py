@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire import errors
-from thinwire.wire.body import Entry
+from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.frame import Frame, frame_nbytes, pack, unpack
 from thinwire.wire.messages import (
     CatchUp,
@@ -37,7 +37,8 @@ U16, U32, U64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
 POSITIVE = st.integers(1, (1 << 32) - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 PAYLOAD = st.binary(max_size=40).map(lambda data: memoryview(data))
-ENTRY = st.builds(Entry, U32, U16, st.integers(0, 1 << 26), PAYLOAD)
+ENCODED = st.builds(EncodedBytes, U16, st.integers(0, 1 << 26), PAYLOAD)
+ENTRY = st.builds(Entry, U32, ENCODED)
 ENTRIES = st.lists(ENTRY, max_size=5, unique_by=lambda entry: entry.piece).map(
     lambda entries: tuple(sorted(entries, key=lambda entry: entry.piece))
 )
@@ -151,8 +152,8 @@ def lawful(session: Session, version: int) -> st.SearchStrategy[Message]:
     messages: dict[type[Message], Message] = {
         Join: Join(4, 161, bytes(32), version=9),
         Welcome: Welcome(version=12, quorum=4, staleness=0),
-        Push: Push(version, 0.1, (Entry(1, 1, 1, memoryview(b"p")),)),
-        Update: Update(version, (Entry(1, 1, 1, memoryview(b"u")),)),
+        Push: Push(version, 0.1, (Entry(1, EncodedBytes(1, 1, memoryview(b"p"))),)),
+        Update: Update(version, (Entry(1, EncodedBytes(1, 1, memoryview(b"u"))),)),
         Refusal: Refusal(version, Reason.STALE, "too old", (1,)),
         CatchUp: CatchUp(version),
         CaughtUp: CaughtUp(version),

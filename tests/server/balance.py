@@ -10,10 +10,12 @@ from torch import Tensor
 
 import thinwire as tw
 from tests.server.servers import network
+from thinwire.compressor.encoded import decoded
 from thinwire.recipe import Recipe
-from thinwire.server.log import Log
-from thinwire.server.rules import Rules
+from thinwire.server.journal import Journal
+from thinwire.server.log.log import Log
 from thinwire.server.service import Service
+from thinwire.server.settings import Rules
 from thinwire.transport.inproc import InprocListener
 from thinwire.wire.messages import Update, decode
 
@@ -42,7 +44,9 @@ class Kept:
     def __init__(self, folder: Path, recipe: Recipe, rules: Rules) -> None:
         log, recovery = Log.open(folder, new_run=1)
         with log:
-            service = Service(InprocListener(), recipe, rules, log=log, recovery=recovery)
+            service = Service(
+                InprocListener(), recipe, rules, journal=Journal(log), recovery=recovery
+            )
             messages = [decode(frame) for frame in log.updates(after=0)]
         if service.training.aggregate is None:
             raise AssertionError(f"{folder} holds nothing")
@@ -58,7 +62,9 @@ def updates_of(servers: Iterable[Kept], name: str) -> Tensor:
             for entry in update.entries:
                 piece = server.aggregate.pieces[entry.piece]
                 if piece.key.name == name:
-                    decoded = tw.Encoded(entry.codec, entry.numel, entry.payload).decode()
+                    decoded = tw.Encoded(
+                        entry.encoded.wire_id, entry.encoded.numel, entry.encoded.payload
+                    ).decode()
                     total[piece.start : piece.stop] += decoded
     return total.reshape(SHAPES[name])
 
@@ -73,5 +79,5 @@ def owed_by(servers: Iterable[Kept], name: str) -> Tensor:
                 if piece.name in states:
                     total[piece.start : piece.stop] += states[piece.name]["residual"]
                 for one in aggregate.open[number]:
-                    total[piece.start : piece.stop] += one.encoded.decode() / WORKERS
+                    total[piece.start : piece.stop] += decoded(one.encoded) / WORKERS
     return total.reshape(SHAPES[name])

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 import thinwire as tw
 from tests.server.servers import RunningServer, weights
 from thinwire.recipe import Recipe
-from thinwire.server.rules import Rules
+from thinwire.server.settings import Rules
 
 DEADLINE = 30.0
 

@@ -28,6 +28,8 @@ from thinwire.recipe import Recipe
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.server.processes"])
+# The package is lazy: without this, every process would import the rest of it by itself.
+_PRELOADED = (tw.Client, tw.Server, tw.dgc)
 
 PATIENCE_SECONDS = 120.0
 """After this a test says that something hangs."""

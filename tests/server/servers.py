@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 import thinwire as tw
+from thinwire.client.client import Client
 from thinwire.recipe import Recipe
-from thinwire.server.log import Log
-from thinwire.server.rules import Rules
+from thinwire.server.journal import Journal
+from thinwire.server.log.log import Log
 from thinwire.server.service import Service
-from thinwire.server.settings import DEFAULT_SETTINGS, ServiceSettings
+from thinwire.server.settings import DEFAULT_SETTINGS, Rules, ServiceSettings
 from thinwire.transport import zeromq
-from thinwire.worker.client import Client
 
 DEADLINE = 60.0
 _runs = itertools.count(7)
@@ -84,7 +84,7 @@ class RunningServer(AbstractContextManager["RunningServer"]):
             self._recipe,
             self._rules,
             settings=self._settings,
-            log=log,
+            journal=Journal(log),
             recovery=recovery,
         )
         self._thread = threading.Thread(target=self._serve)

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 import thinwire as tw
 from tests.server.servers import DEADLINE, RunningServer, plain_sgd
+from thinwire.client.client import Client
 from thinwire.recipe import Recipe
-from thinwire.server.rules import Rules
-from thinwire.worker.client import Client
+from thinwire.server.settings import Rules
 
 WORKERS, EVALUATIONS = 4, 120
 SECONDS = (0.03, 0.03, 0.03, 0.3)

@@ -13,10 +13,10 @@ from torch import Tensor
 
 import thinwire as tw
 from tests.server.servers import DEADLINE, RunningServer, network, plain_sgd
+from thinwire.client.client import Client
+from thinwire.compressor.encoded import decoded
 from thinwire.recipe import Recipe
-from thinwire.server.rules import Rules
-from thinwire.wire.messages import Update, decode
-from thinwire.worker.client import Client
+from thinwire.server.settings import Rules
 
 WORKERS, VERSIONS = 3, 12
 SHAPES = {name: p.shape for name, p in network().named_parameters()}
@@ -57,7 +57,7 @@ class Worker(threading.Thread):
 def owed(workers: Sequence[Worker], servers: Sequence[RunningServer], name: str) -> Tensor:
     total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
     for worker in workers:
-        states = worker.client._side.compressor.state_dict()
+        states = worker.client._role.compressor.state_dict()
         for piece in worker.client._joined().pieces:
             if piece.key.name == name and piece.name in states:
                 total[piece.start : piece.stop] += states[piece.name]["residual"] / WORKERS
@@ -69,7 +69,7 @@ def owed(workers: Sequence[Worker], servers: Sequence[RunningServer], name: str)
             if piece.key.name == name:
                 total[piece.start : piece.stop] += states[piece.name]["residual"]
                 for one in aggregate.open[number]:
-                    total[piece.start : piece.stop] += one.encoded.decode() / WORKERS
+                    total[piece.start : piece.stop] += decoded(one.encoded) / WORKERS
     return total.reshape(SHAPES[name])
 
 
@@ -78,13 +78,13 @@ def updates_of(servers: Sequence[RunningServer], name: str) -> Tensor:
     for server in servers:
         aggregate = server.service.training.aggregate
         assert aggregate is not None
-        for frame in server.service.memory.past.updates(after=0):
-            update = decode(frame)
-            assert isinstance(update, Update)
+        for update in server.service.journal.history(after=0, most_nbytes=1 << 30):
             for entry in update.entries:
                 piece = aggregate.pieces[entry.piece]
                 if piece.key.name == name:
-                    decoded = tw.Encoded(entry.codec, entry.numel, entry.payload).decode()
+                    decoded = tw.Encoded(
+                        entry.encoded.wire_id, entry.encoded.numel, entry.encoded.payload
+                    ).decode()
                     total[piece.start : piece.stop] += decoded
     return total.reshape(SHAPES[name])
 
@@ -121,3 +121,29 @@ def test_I4_nothing_is_lost_and_replicas_agree(
         )
         total = updates_of(servers, name) + owed(workers, servers, name)
         torch.testing.assert_close(total, given, rtol=1e-5, atol=1e-4)
+
+
+def test_updates_that_others_pushed_for_count_as_dense_ones() -> None:
+    """A worker that pulls more updates than it pushes gradients compresses no less."""
+    recipe = tw.doublesqueeze(tw.OneBit())
+    with (
+        RunningServer(recipe, Rules(2, 1, 8)) as server,
+        tw.Client([server.address], recipe, rank=0, workers=2) as slow,
+        tw.Client([server.address], recipe, rank=1, workers=2) as quick,
+    ):
+        nets = {client: network() for client in (slow, quick)}
+        for client, net in nets.items():
+            client.attach(net, plain_sgd(net))
+        for step in range(6):
+            push(quick, nets[quick], step, rank=1)
+        push(slow, nets[slow], 0, rank=0)
+        stats = slow.stats()
+    assert stats.dense_pulled_nbytes == stats.version * stats.dense_nbytes
+    assert stats.version >= 6
+    assert stats.ratio > 20
+
+
+def push(client: Client, net: torch.nn.Module, step: int, *, rank: int) -> None:
+    for name, p in net.named_parameters():
+        p.grad = gradient(name, step, rank)
+    client.step()

@@ -25,7 +25,7 @@ from tests.server.processes import Process, ServerProcess
 from tests.server.servers import network, plain_sgd
 from tests.slow import first, slow
 from thinwire.recipe import Recipe
-from thinwire.server.rules import Rules
+from thinwire.server.settings import Rules
 
 VERSIONS = 150
 CODECS: dict[str, tw.OneBit | tw.TopK] = {"1 bit": tw.OneBit(), "top-k": tw.TopK(0.05)}

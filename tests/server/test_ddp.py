@@ -14,7 +14,7 @@ from tests.distributed.launch import run
 from tests.distributed.training import RECIPES, Trainer, weights
 from tests.server.processes import wait_until
 from tests.server.servers import RunningServer
-from thinwire.server.rules import Rules
+from thinwire.server.settings import Rules
 from thinwire.transport.zeromq import new_keys
 
 STEPS = 6

@@ -22,12 +22,12 @@ from tests.server.early import Training, backward, loss_of, sgd, zero_grad
 from tests.server.early_networks import NETWORKS, Functional, Scale
 from tests.server.servers import RunningServer, weights
 from tests.slow import slow
+from thinwire.client import early_forward as early
+from thinwire.client import push
+from thinwire.client.updates import Updates
 from thinwire.recipe import Recipe
-from thinwire.server.rules import Rules
+from thinwire.server.settings import Rules
 from thinwire.wire.messages import Late, Update
-from thinwire.worker import client as client_module
-from thinwire.worker import early
-from thinwire.worker.arrivals import Arrivals
 
 ONE_BIT = tw.doublesqueeze(tw.OneBit())
 ALONE = Rules.synchronous(1)
@@ -53,9 +53,9 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """No version is ever there when a step ends; every parameter is pushed and applied alone."""
-    monkeypatch.setattr(Arrivals, "has_next", lambda self: False)
+    monkeypatch.setattr(Updates, "has_next", lambda self: False)
     monkeypatch.setattr(early, "GROUP_NUMEL", 1)
-    monkeypatch.setattr(client_module, "PUSH_NUMEL", 1)
+    monkeypatch.setattr(push, "PUSH_NUMEL", 1)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_groups_change_nothing(numel: int, monkeypatch: pytest.MonkeyPatch) -> N
 def test_versions_that_are_there_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     awaited = [1]
 
-    def once_it_is_there(self: Arrivals) -> bool:
+    def once_it_is_there(self: Updates) -> bool:
         if self.version >= awaited[-1]:
             return False
         self.wait_for(awaited[-1], range(len(self._pieces)), step=0, deadline_seconds=20.0)
@@ -108,7 +108,7 @@ def test_versions_that_are_there_change_nothing(monkeypatch: pytest.MonkeyPatch)
         awaited.append(awaited[-1] + 1)
         net.zero_grad()
 
-    monkeypatch.setattr(Arrivals, "has_next", once_it_is_there)
+    monkeypatch.setattr(Updates, "has_next", once_it_is_there)
     training = Training(after_step=all_is_there)
     with RunningServer(ONE_BIT, ALONE) as server:
         assert training.run(server, early={0}) == [training.virtual()]
@@ -307,25 +307,25 @@ def test_the_forward_begins_before_the_last_layers_have_come(
     """They come because it has begun: if it waited for them, nothing would ever come."""
     events: list[str] = []
     held: list[Update] = []
-    update = Arrivals.update
+    add = Updates.add
 
-    def first_layers_only(self: Arrivals, found: Update) -> None:
+    def first_layers_only(self: Updates, update: Update) -> None:
         events.append("first layer came")
-        held.append(replace(found, entries=tuple(e for e in found.entries if e.piece >= 2)))
-        update(self, replace(found, entries=tuple(e for e in found.entries if e.piece < 2)))
+        held.append(replace(update, entries=tuple(e for e in update.entries if e.piece >= 2)))
+        add(self, replace(update, entries=tuple(e for e in update.entries if e.piece < 2)))
 
-    def release(arrivals: Arrivals) -> None:
+    def release(updates: Updates) -> None:
         events.append("last layers came")
-        for one in held:
-            update(arrivals, one)
-        monkeypatch.setattr(Arrivals, "update", update)
+        for update in held:
+            add(updates, update)
+        monkeypatch.setattr(Updates, "add", add)
 
     with RunningServer(ONE_BIT, ALONE) as server, attached(server) as (net, client):
-        monkeypatch.setattr(Arrivals, "update", first_layers_only)
+        monkeypatch.setattr(Updates, "add", first_layers_only)
         step_once(net, client)
-        arrivals, [first, *_, last] = client._joined().arrivals, net.children()
+        updates, [first, *_, last] = client._joined().updates, net.children()
         first.register_forward_hook(lambda *_: events.append("first layer done"))
-        first.register_forward_hook(lambda *_: release(arrivals))
+        first.register_forward_hook(lambda *_: release(updates))
         last.register_forward_hook(lambda *_: events.append("last layer done"))
         step_once(net, client, 1)
         client.settle()
@@ -497,7 +497,7 @@ def test_servers_name_who_is_late_to_the_forward() -> None:
         )
         client.attach(net, sgd(net))
         step_once(net, client)
-        client._joined().arrivals.late(late)
+        client._joined().updates.late(late)
         with pytest.raises(tw.WorkerLost, match="the servers wait for workers 1"):
             net(torch.ones(20))
         with pytest.raises(tw.WorkerLost):

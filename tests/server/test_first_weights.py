@@ -12,9 +12,8 @@ import thinwire as tw
 from tests.reference.crc32c import crc32c
 from tests.server import servers
 from tests.server.servers import RunningServer, plain_sgd
-from thinwire.server.rules import Rules
-from thinwire.server.settings import ServiceSettings
-from thinwire.worker.weights import checksums_of
+from thinwire.client.join import checksums_of
+from thinwire.server.settings import Rules, ServiceSettings
 
 RECIPE = tw.dense()
 WORDS = (

@@ -15,7 +15,7 @@ from torch import nn
 import thinwire as tw
 from tests.server.processes import wait_until
 from tests.server.servers import RunningServer, loss_of, network, plain_sgd, virtual, weights
-from thinwire.server.rules import Rules
+from thinwire.server.settings import Rules
 
 RECIPE = tw.doublesqueeze(tw.OneBit())
 ALONE = Rules.synchronous(1)
@@ -127,24 +127,6 @@ def both(task: Any, *arguments: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join(timeout=30)
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"seed": 5}, "begun with seed 0, not 5"),
-        ({"workers": 3}, "begun with workers 1, not 3"),
-        ({"recipe": tw.dense()}, "begun with recipe"),
-    ],
-)
-def test_a_log_is_not_served_under_other_terms(
-    changed: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    terms: dict[str, Any] = {"recipe": RECIPE, "workers": 1, "seed": 0, "log_dir": tmp_path}
-    tw.Server("tcp://127.0.0.1:0", **terms).close()
-    tw.Server("tcp://127.0.0.1:0", **terms).close()
-    with pytest.raises(tw.ConfigError, match=words):
-        tw.Server("tcp://127.0.0.1:0", **(terms | changed))
 
 
 def test_other_parameters_than_at_attach_are_refused() -> None:

@@ -22,17 +22,17 @@ import thinwire as tw
 from tests.log_cases import flip, segments
 from tests.server.servers import DEADLINE, RunningServer, loss_of, network, weights
 from thinwire.cli.main import main
+from thinwire.client.client import Client
 from thinwire.errors import ConfigError, LogError
 from thinwire.recipe import Recipe
-from thinwire.replay import KeptRun, replay
-from thinwire.server.log import Log
-from thinwire.server.recovery import recover
-from thinwire.server.retention import LogSettings
-from thinwire.server.rules import Rules
-from thinwire.server.snapshot import Snapshot
+from thinwire.replay.replay import KeptRun, replay_log
+from thinwire.server.log.log import Log
+from thinwire.server.log.recovery import recover
+from thinwire.server.log.settings import LogSettings
+from thinwire.server.log.snapshot import Snapshot
+from thinwire.server.settings import Rules
 from thinwire.wire.frame import pack
 from thinwire.wire.messages import Describe
-from thinwire.worker.client import Client
 
 WORKERS, VERSIONS, MIDDLE = 3, 7, 3
 
@@ -183,26 +183,26 @@ def fresh(run: Run, *, start: int = 0) -> tuple[nn.Module, Optimizer]:
 @pytest.mark.parametrize("version", [2, MIDDLE, VERSIONS])
 def test_weights_are_those_of_the_workers(run: Run, start: int, version: int) -> None:
     net, optimizer = fresh(run, start=start)
-    assert replay(net, optimizer, run.folders, start=start, version=version) == version
+    assert replay_log(net, optimizer, run.folders, start=start, version=version) == version
     assert weights(net) == run.weights[version]
 
 
 def test_without_a_version_it_goes_to_the_newest(one_run: Run) -> None:
     net, optimizer = fresh(one_run)
-    assert replay(net, optimizer, one_run.folders[::-1]) == VERSIONS
+    assert replay_log(net, optimizer, one_run.folders[::-1]) == VERSIONS
     assert weights(net) == one_run.weights[VERSIONS]
 
 
 def test_a_fresh_optimizer_gives_up_its_momentum_as_the_workers_did(one_run: Run) -> None:
     net = network()
-    replay(net, one_run.case.make(net), one_run.folders, version=MIDDLE)
+    replay_log(net, one_run.case.make(net), one_run.folders, version=MIDDLE)
     assert weights(net) == one_run.weights[MIDDLE]
 
 
 def test_servers_may_be_running_and_a_torn_tail_is_the_end(tmp_path: Path) -> None:
     def look(run: Run) -> None:
         net, optimizer = fresh(run)
-        assert replay(net, optimizer, run.folders) == VERSIONS
+        assert replay_log(net, optimizer, run.folders) == VERSIONS
         assert weights(net) == run.weights[VERSIONS]
 
     run = train(CASES["1 bit, Adam"], tmp_path, while_running=look)
@@ -210,7 +210,7 @@ def test_servers_may_be_running_and_a_torn_tail_is_the_end(tmp_path: Path) -> No
     os.truncate(found.path, found.updates[-1].offset + 50)
     assert KeptRun(run.folders).last == VERSIONS - 1
     net, optimizer = fresh(run)
-    assert replay(net, optimizer, run.folders) == VERSIONS - 1
+    assert replay_log(net, optimizer, run.folders) == VERSIONS - 1
     assert weights(net) == run.weights[VERSIONS - 1]
 
 
@@ -219,14 +219,14 @@ def test_asynchronous_workers_had_the_same_weights_at_the_same_version(tmp_path:
     assert max(run.weights) >= VERSIONS
     for version, noted in run.weights.items():
         net, optimizer = fresh(run)
-        replay(net, optimizer, run.folders, version=version)
+        replay_log(net, optimizer, run.folders, version=version)
         assert weights(net) == noted
 
 
 def test_a_rate_is_for_every_version(tmp_path: Path) -> None:
     run = train(CASES["1 bit, Adam"], tmp_path)
     net, optimizer = fresh(run)
-    replay(net, optimizer, run.folders, rate=2e-3)
+    replay_log(net, optimizer, run.folders, rate=2e-3)
     assert optimizer.param_groups[0]["lr"] == 2e-3
     assert weights(net) != run.weights[VERSIONS]
 
@@ -236,7 +236,7 @@ def test_a_scheduler_may_set_the_rates(one_run: Run) -> None:
     for group in optimizer.param_groups:
         del group["initial_lr"]
     scheduler = LambdaLR(optimizer, lambda step: 0.7**step)
-    replay(net, optimizer, one_run.folders, scheduler=scheduler)
+    replay_log(net, optimizer, one_run.folders, scheduler=scheduler)
     assert weights(net) == one_run.weights[VERSIONS]
 
 
@@ -247,7 +247,7 @@ def refusal(run: Run, folders: Sequence[Path], **arguments: Any) -> str:
     net, optimizer = fresh(run)
     before = weights(net)
     with pytest.raises((ConfigError, LogError)) as error:
-        replay(net, optimizer, folders, **arguments)
+        replay_log(net, optimizer, folders, **arguments)
     assert weights(net) == before
     return str(error.value)
 
@@ -273,7 +273,7 @@ def test_the_past_of_a_checkpoint_is_refused(one_run: Run) -> None:
 def test_another_model_is_refused(one_run: Run) -> None:
     net = nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 9))
     with pytest.raises(ConfigError, match=r"2.weight is \[9, 300\], but the servers had \[300, 30"):
-        replay(net, torch.optim.SGD(net.parameters(), lr=0.1), one_run.folders)
+        replay_log(net, torch.optim.SGD(net.parameters(), lr=0.1), one_run.folders)
 
 
 def test_another_recipe_is_refused(one_run: Run, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_another_recipe_is_refused(one_run: Run, tmp_path: Path) -> None:
 def test_an_optimizer_that_cannot_give_up_its_momentum_is_refused(one_run: Run) -> None:
     net = network()
     with pytest.raises(ConfigError, match="Adam cannot give up"):
-        replay(net, torch.optim.Adam(net.parameters()), one_run.folders)
+        replay_log(net, torch.optim.Adam(net.parameters()), one_run.folders)
 
 
 def copied(
@@ -330,7 +330,7 @@ def test_a_compacted_log_says_what_it_keeps(one_run: Run, tmp_path: Path) -> Non
     assert f"the logs keep versions {MIDDLE + 1} to {VERSIONS}" in text
     assert f"a checkpoint must be of version {MIDDLE} or later" in text
     net, optimizer = fresh(one_run, start=MIDDLE + 1)
-    replay(net, optimizer, folders, start=MIDDLE + 1)
+    replay_log(net, optimizer, folders, start=MIDDLE + 1)
     assert weights(net) == one_run.weights[VERSIONS]
 
 
@@ -338,9 +338,9 @@ def test_a_rate_whose_pushes_are_deleted_must_be_given(one_run: Run, tmp_path: P
     folders = copied(one_run, tmp_path, keep_steps=VERSIONS - MIDDLE)
     net, optimizer = fresh(one_run, start=MIDDLE)
     with pytest.raises(LogError, match=f"pushes of version {MIDDLE + 1} are deleted, and with th"):
-        replay(net, optimizer, folders, start=MIDDLE)
+        replay_log(net, optimizer, folders, start=MIDDLE)
     rate = 0.05 * 0.7**MIDDLE
-    replay(net, optimizer, folders, start=MIDDLE, version=MIDDLE + 1, rate=rate)
+    replay_log(net, optimizer, folders, start=MIDDLE, version=MIDDLE + 1, rate=rate)
     assert weights(net) == one_run.weights[MIDDLE + 1]
 
 

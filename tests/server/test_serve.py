@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.server.command import THINWIRE, running
 from tests.server.processes import free_address, wait_until
 from tests.slow import first, slow
+from thinwire.transport.keys import save_keys
+from thinwire.transport.zeromq import new_keys
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "servers" / "train.py"
 RECIPE = "doublesqueeze(OneBit())"
-THINWIRE = str(Path(sys.executable).parent / "thinwire")
-
-
-@contextmanager
-def running(*command: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with output.open("ab") as file:
-        process = subprocess.Popen(
-            command,
-            stdout=file,
-            stderr=file,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def serve(address: str, folder: Path, *options: str) -> tuple[str, ...]:
@@ -93,7 +75,8 @@ def test_a_signal_stops_a_server_in_good_order(number: signal.Signals, tmp_path:
     [
         (["--recipe", "dgc("], "examples: dense, dgc(0.001)"),
         slow(["--quorum", "1"], "say how far behind a push may be"),
-        (["--listen", "tcp://0.0.0.0:5555"], "keys"),
+        (["--listen", "tcp://0.0.0.0:5555"], "give --keys and --allow (see thinwire keys), or"),
+        slow(["--listen", "0.0.0.0:5555"], "expected tcp://HOST:PORT"),
         slow(["--keys", __file__], "--keys and --allow go together"),
     ],
 )
@@ -106,3 +89,31 @@ def test_what_cannot_be_served_is_one_sentence(
     [line] = out.read_text().splitlines()
     assert line.startswith("Error: ")
     assert words in line
+    assert "insecure=True" not in line  # which is for Python
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("binary", first(["--keys", "--allow"]))
+def test_a_file_of_keys_that_is_no_text_is_one_sentence(binary: str, tmp_path: Path) -> None:
+    public, secret = save_keys(new_keys(), tmp_path, "server")
+    damaged = {"--keys": secret, "--allow": public}[binary]
+    damaged.write_bytes(b"\xff\xfe")
+    out = tmp_path / "serve.txt"
+    files = ("--keys", str(secret), "--allow", str(public))
+    with running(*serve(free_address(), tmp_path), *files, output=out) as server:
+        assert server.wait(50) == 1
+    expected = f"Error: {damaged}: is not text, expected a file of keys (thinwire keys new)"
+    assert out.read_text().splitlines() == [expected]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("files", first([8, 12, 16, 6, 10, 14]))
+def test_too_few_open_files_are_one_sentence(files: int, tmp_path: Path) -> None:
+    out = tmp_path / "serve.txt"
+    limited = ("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh")
+    with running(*limited, *serve(free_address(), tmp_path), output=out) as server:
+        assert server.wait(90) == 1
+    [line] = out.read_text().splitlines()
+    assert line.startswith("Error: ")
+    assert "ulimit -n" in line
+    assert not (tmp_path / "ps0").exists()

@@ -10,7 +10,7 @@ import pytest
 
 import thinwire as tw
 from tests.server.servers import RunningServer, train, virtual
-from thinwire.server.rules import Rules
+from thinwire.server.settings import Rules
 
 RECIPES = {
     "1 bit": tw.doublesqueeze(tw.OneBit()),

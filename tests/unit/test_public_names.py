@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,37 @@ import thinwire as tw
 from thinwire import errors, optim, testing
 
 
-@pytest.mark.parametrize("module", [tw, optim, testing], ids=lambda module: module.__name__)
+def typed_names() -> set[str]:
+    """The names that type checkers see in the package."""
+    tree = ast.parse(Path(tw.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    return {
+        f"{node.module}.{alias.asname}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_names_are_where_type_checkers_see_them() -> None:
+    homes = {f"{module}.{name}" for name, module in tw._HOMES.items()}
+    assert typed_names() == homes | {"thinwire.optim"}
+    assert list(tw.__all__) == sorted({*tw._HOMES, "optim"})
+    for name in tw.__all__:
+        assert name in dir(tw)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'thinwire' has no attribute 'OneByte'"):
+        tw.OneByte  # noqa: B018
+
+
+def test_old_names_work_for_one_release() -> None:
+    with pytest.warns(DeprecationWarning, match=r"tw\.Keys is tw\.KeyPair now"):
+        assert tw.Keys is tw.KeyPair
+
+
+@pytest.mark.parametrize("module", [optim, testing], ids=lambda module: module.__name__)
 def test_all_is_sorted_and_complete(module: types.ModuleType) -> None:
     names = {
         name
@@ -67,10 +99,17 @@ def test_one_except_catches_all_of_them() -> None:
         assert issubclass(getattr(errors, name), tw.ThinwireError)
 
 
-def test_import_does_not_wait_for_what_few_need() -> None:
-    """torch.distributed.checkpoint brings the tensors of torch along: over a second."""
-    code = "import sys, thinwire; print('torch.distributed.checkpoint' in sys.modules)"
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [
+        ("import thinwire.cli.main; thinwire.cli.main.commands()", "torch"),
+        # It brings the tensors of torch along: over a second.
+        ("from thinwire import *", "torch.distributed.checkpoint"),
+    ],
+)
+def test_import_does_not_wait_for_what_few_need(code: str, module: str) -> None:
+    script = f"import sys; {code}; print({module!r} in sys.modules)"
+    printed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
-    assert said.stdout == "False\n"
+    assert printed.stdout == "False\n"

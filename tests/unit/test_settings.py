@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import thinwire as tw
-from thinwire.wire.frame import Limits
+from thinwire.wire.limits import Limits
 
 PARAMETER = torch.zeros(1)
 

@@ -1,1 +1,1 @@
-"""The command line: one file per command, with arguments and printing and nothing else."""
+"""The command line: one file for each command, with its arguments and output alone."""

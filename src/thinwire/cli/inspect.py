@@ -1,4 +1,4 @@
-"""``thinwire inspect``: what is in a frame, log or snapshot file."""
+"""``thinwire inspect``: show the contents of a log, or of a file of frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from thinwire.cli.json_file import JSON_FILE, write_json
+from thinwire.cli.files import JSON_FILE, write_json
 
 
 @click.command()
@@ -17,27 +17,27 @@ from thinwire.cli.json_file import JSON_FILE, write_json
     type=click.IntRange(min=1),
     default=40,
     show_default=True,
-    help="Frames of a file, or files of a folder, to show: half from each end.",
+    help="How many frames (of a file) or files (of a folder) to show: half from each end.",
 )
 @click.option(
     "--json",
     "json_file",
     type=JSON_FILE,
-    help="Write everything to this file, every frame included.",
+    help="Write all contents to this file, with every frame.",
 )
 def inspect(path: Path, rows: int, json_file: Path | None) -> None:
-    """Show a server's log folder, or the frames of one file.
+    """Show the log of a server (a folder), or the frames of one file.
 
-    Of a log: what was trained, which versions are kept, what each worker pushed, and its files.
+    Of a log it shows what was trained, which versions are kept, what each worker pushed, and its
+    files.
 
-    Every checksum is checked. Damaged places are shown with file and byte, and the exit code is 1.
+    All checksums are verified. Damage is shown with its file and byte, and the exit code is then 1.
     Nothing is changed. In the log of a running server the newest group may be half-written.
     """
     # Here, so that no other command loads it.
-    from thinwire.cli.inspect_folder import print_folder
-    from thinwire.cli.inspect_view import as_json, print_file
-    from thinwire.server.contents import read_contents
-    from thinwire.server.folder import read_folder
+    from thinwire.cli.show.inspect import as_json, print_file, print_folder
+    from thinwire.server.log.contents import read_contents
+    from thinwire.server.log.folder import read_folder
 
     if path.is_dir():
         folder = read_folder(path)
@@ -48,5 +48,5 @@ def inspect(path: Path, rows: int, json_file: Path | None) -> None:
         print_file(files[0], rows=rows)
     if json_file is not None:
         write_json(json_file, as_json(files, problem))
-    if problem or any(one.damage for one in files):
+    if problem or any(file.damage for file in files):
         sys.exit(1)

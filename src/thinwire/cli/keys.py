@@ -1,6 +1,6 @@
-"""``thinwire keys``: key pairs, and the lists of those that a server lets in.
+"""``thinwire keys``: make key pairs, and lists of the workers that a server accepts.
 
-A secret is in no output and no error.
+Secrets appear in no output and no error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _File = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group()
 def keys() -> None:
-    """Make and show the keys that servers and workers know each other by.
+    """Make and show the keys by which servers and workers authenticate each other.
 
     \b
     On every machine:  thinwire keys new NAME
-    On the server's:   thinwire keys allow workers.allow worker-*.public
+    On the server:     thinwire keys allow workers.allow worker-*.public
     """
 
 
@@ -31,12 +31,12 @@ def keys() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
     show_default=True,
-    help="Where to put the two files. It is made if it is not there.",
+    help="Folder for the two files; created if it does not exist.",
 )
 def new(name: str, folder: Path) -> None:
     """Make a key pair: NAME.secret, which stays on this machine, and NAME.public.
 
-    Nothing is overwritten.
+    Existing files are not overwritten.
     """
     # Here, so that no other command loads it.
     from thinwire.transport.keys import save_keys
@@ -54,10 +54,10 @@ def new(name: str, folder: Path) -> None:
     )
 
 
-@keys.command(short_help="Show the public key of a file.")
+@keys.command(short_help="Show the public keys in a file.")
 @click.argument("file", type=_File)
 def show(file: Path) -> None:
-    """Show the public key of a file: of a pair, or all of a list. Never a secret one."""
+    """Show the public keys in a file: a key pair or a list. Secret keys are never shown."""
     for line in _public_lines(file):
         click.echo(line)
 
@@ -68,7 +68,7 @@ def _public_lines(file: Path) -> list[str]:
 
     if _is_secret(file):
         return [f"{load_keys(file).public.hex()} {file.stem}"]
-    load_public_keys([file])  # refuses what is not a key, without repeating it
+    load_public_keys([file])  # refuses other contents, without showing them
     return [_without_keys(line) for line in _text(file).splitlines() if line.strip()]
 
 
@@ -77,28 +77,27 @@ def _is_secret(file: Path) -> bool:
 
 
 def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeError):
-        raise ConfigError(f"{file}: cannot be read as text: is it a file of keys?") from None
+    from thinwire.transport.keys import read_key_file
+
+    return read_key_file(file)
 
 
 def _without_keys(line: str) -> str:
-    """The key and its name; anything more may be a secret that somebody put there."""
+    """The key and its name; anything more may be a secret that was put there by mistake."""
     key, *words = line.split()
     name = "".join(c for c in "".join(words[:1]) if c.isprintable())
     return key if len(name) >= len(key) else f"{key} {name}".strip()
 
 
-@keys.command(short_help="Add public keys to the list of those that a server lets in.")
+@keys.command(short_help="Add public keys to the list that a server accepts.")
 @click.argument("allowed", metavar="LIST", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("public", metavar="PUBLIC...", type=_File, nargs=-1, required=True)
 def allow(allowed: Path, public: tuple[Path, ...]) -> None:
-    """Add public keys to a LIST of those that a server lets in; make it if it is not there.
+    """Add public keys to the LIST that a server accepts; it is created if it does not exist.
 
-    To take a key out again, delete its line. A server reads its list when it starts.
+    To revoke a key, delete its line. A server reads its list when it starts.
     """
-    before = _lines_to_allow(allowed) if allowed.exists() else []
+    before = _lines_to_allow(allowed) if _exists(allowed) else []
     known = {line.split()[0].lower() for line in before}
     lines = [line for file in public for line in _lines_to_allow(file)]
     new_lines = {line.split()[0].lower(): line for line in lines}
@@ -107,6 +106,13 @@ def allow(allowed: Path, public: tuple[Path, ...]) -> None:
         _append(allowed, added)
     click.echo(f"Keys added to {allowed}: {len(added)}; it lists {len(known) + len(added)} now.")
     click.echo(f"Next: start the server with --allow {allowed}.")
+
+
+def _exists(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def _lines_to_allow(file: Path) -> list[str]:

@@ -1,66 +1,79 @@
-"""The ``thinwire`` command: knows its subcommands by name, and loads the one that is asked for."""
+"""``main``: the ``thinwire`` command, a group that imports the subcommand it runs.
+
+Other packages, such as ``thinwire_lab``, add commands by an entry point of the group
+``thinwire.commands``: a mapping of names to ``LazyCommand``.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 
 import click
 
+from thinwire.cli.start import INTERRUPTED, ending_at_once
 from thinwire.errors import ThinwireError
 
-INTERRUPTED = 130
-"""The exit code that shells give to Ctrl-C: 128 + SIGINT."""
+GROUP = "thinwire.commands"
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """A command that is not loaded yet: ``name`` in ``module``, and its line of help."""
+class LazyCommand:
+    """A command that is imported when it is used: ``name`` in ``module``, and its line of help."""
 
     module: str
     name: str
     help: str
+    needs_torch: bool = True
+    """Import torch first, while Ctrl-C still ends the process at once."""
 
     def load(self) -> click.Command:
-        command: click.Command = getattr(importlib.import_module(self.module), self.name)
+        with ending_at_once():
+            if self.needs_torch:
+                importlib.import_module("torch")
+            command: click.Command = getattr(importlib.import_module(self.module), self.name)
         return command
 
 
-_COMMANDS = {
-    "demo": _Entry(
-        "thinwire.cli.demo", "demo", "See it work: a small GPT, trained on this machine."
+OWN_COMMANDS = {
+    "serve": LazyCommand("thinwire.cli.serve", "serve", "Run a parameter server."),
+    "keys": LazyCommand(
+        "thinwire.cli.keys", "keys", "Make and list keys of servers and workers.", needs_torch=False
     ),
-    "train": _Entry("thinwire.cli.train", "train", "Train a task on real data, and resume it."),
-    "reproduce": _Entry(
-        "thinwire.cli.reproduce", "reproduce", "Run the papers' comparisons again."
+    "inspect": LazyCommand(
+        "thinwire.cli.inspect", "inspect", "Show the log of a server, or a file of frames."
     ),
-    "serve": _Entry("thinwire.cli.serve", "serve", "Run a parameter server."),
-    "keys": _Entry("thinwire.cli.keys", "keys", "Make keys for servers and workers."),
-    "inspect": _Entry(
-        "thinwire.cli.inspect", "inspect", "Show what is in a server's log, or in a file of frames."
-    ),
-    "replay": _Entry(
+    "replay": LazyCommand(
         "thinwire.cli.replay", "replay", "Rebuild the weights of any version from the logs."
-    ),
-    "bench": _Entry(
-        "thinwire.cli.bench", "bench", "Measure kernels, links and servers beside the alternatives."
     ),
 }
 
 
+@cache
+def commands() -> Mapping[str, LazyCommand]:
+    """All commands by name; those of other packages come first, because newcomers want the demo."""
+    added = {}
+    for point in entry_points(group=GROUP):
+        added.update(point.load())
+    return {**added, **OWN_COMMANDS}
+
+
 class _LazyGroup(click.Group):
-    """Every command has needs of its own: only the one that runs is imported."""
+    """Imports only the command that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _COMMANDS.get(cmd_name)
+        entry = commands().get(cmd_name)
         return None if entry is None else entry.load()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in _COMMANDS.items()])
+            formatter.write_dl([(name, entry.help) for name, entry in commands().items()])
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -75,7 +88,7 @@ class _LazyGroup(click.Group):
     name="thinwire",
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="thinwire COMMAND --help explains a command. A failure is one sentence.",
+    epilog="thinwire COMMAND --help explains a command.",
 )
 @click.version_option(package_name="thinwire", message="thinwire %(version)s")
 def main() -> None:

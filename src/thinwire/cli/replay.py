@@ -1,4 +1,4 @@
-"""``thinwire replay``: weights at any version, from a checkpoint and the logs of all servers."""
+"""``thinwire replay``: rebuild the weights of any version from a checkpoint and the logs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import rich.progress
+from rich.console import Console
 
-from thinwire.cli.json_file import JSON_FILE, write_json
-from thinwire.cli.out_file import OutFile
+from thinwire.cli.files import JSON_FILE, OutFile, write_json
+from thinwire.cli.show.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from thinwire.cli.checkpoint import Checkpoint
-    from thinwire.replay import KeptRun
+    from thinwire.replay.checkpoint import Checkpoint
+    from thinwire.replay.replay import KeptRun
+
+PLAIN_LINES = 5
+"""How many lines of progress are printed without a terminal."""
 
 
 @click.command()
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
     "start_file",
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Where to begin: weights, optimizer and version, as above.",
+    help="Checkpoint to start from: weights, optimizer and version, as above.",
 )
 @click.option(
     "--log-dir",
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
     required=True,
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The log of a server. Repeat it for every server of the run, in any order.",
+    help="Log folder of a server. Repeat it for every server of the run, in any order.",
 )
 @click.option(
     "--optimizer",
@@ -40,15 +45,15 @@ if TYPE_CHECKING:
     "--out",
     required=True,
     type=OutFile(),
-    help="Where to write a checkpoint like the first one.",
+    help="Write the rebuilt checkpoint to this file, in the same form.",
 )
 @click.option(
-    "--version", type=click.IntRange(min=0), help="Where to stop, if not at the newest version."
+    "--version", type=click.IntRange(min=0), help="Version to rebuild.  [default: the newest]"
 )
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
-    help="Learning rate of every version, not those that the workers sent.",
+    help="Learning rate of every version.  [default: those that the workers sent]",
 )
 @click.option("--json", "json_file", type=JSON_FILE, help="Write a summary to this file.")
 def replay(
@@ -62,7 +67,8 @@ def replay(
 ) -> None:
     """Rebuild the weights that all workers had at a version, bit for bit.
 
-    The servers may be running. START.pt is from before the first step (version 0), or any later:
+    It needs a checkpoint of an earlier version, such as one from before the first step (version 0).
+    The servers may be running.
 
     \b
       torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(),
@@ -71,8 +77,8 @@ def replay(
                       --optimizer torch.optim.SGD --version 1000 --out weights.pt
     """
     # Here, so that no other command loads it.
-    from thinwire.cli.checkpoint import load_checkpoint, save_checkpoint
-    from thinwire.replay import KeptRun
+    from thinwire.replay.checkpoint import load_checkpoint, save_checkpoint
+    from thinwire.replay.replay import KeptRun
 
     start = load_checkpoint(start_file)
     kept = KeptRun(log_dirs)
@@ -80,18 +86,18 @@ def replay(
     end = _run(kept, start, optimizer, version=version, rate=rate)
     save_checkpoint(out, end)
     click.echo(f"Wrote {out}: weights and optimizer of version {end.version}.")
-    others = end.apart_from(kept.trained(end.model))
-    if others:
-        click.echo(_remark(others))
+    unlogged = end.apart_from(kept.trained(end.model))
+    if unlogged:
+        click.echo(_remark(unlogged))
     if json_file is not None:
-        chosen = {"optimizer": optimizer, "rate": rate, "out": str(out), "as_in_start": others}
+        chosen = {"optimizer": optimizer, "rate": rate, "out": str(out), "as_in_start": unlogged}
         write_json(json_file, {**_summary(kept, start, end), **chosen})
 
 
 def _summary(kept: KeptRun, start: Checkpoint, end: Checkpoint) -> dict[str, object]:
     return {
         "run": kept.run,
-        "recipe": kept.description.recipe,
+        "recipe": kept.recipe,
         "log_dirs": [str(log.folder) for log in kept.logs],
         "kept": {"since": kept.since, "last": kept.last},
         "start": start.version,
@@ -110,18 +116,44 @@ def _introduction(kept: KeptRun, start: Checkpoint) -> str:
 def _run(
     kept: KeptRun, start: Checkpoint, name: str, *, version: int | None, rate: float | None
 ) -> Checkpoint:
-    from thinwire.cli.checkpoint import Checkpoint, make_optimizer
-    from thinwire.cli.replay_view import Progress
+    from thinwire.replay.checkpoint import Checkpoint, make_optimizer
 
-    made = make_optimizer(name, start, trained=list(kept.trained(start.model)))
+    rebuilt = make_optimizer(name, start, trained=list(kept.trained(start.model)))
     reached = start.version
-    steps = kept.steps(start.model, made, start=reached, version=version, rate=rate)
-    with Progress(reached, kept.last if version is None else version) as progress:
+    steps = kept.steps(start.model, rebuilt, start=reached, version=version, rate=rate)
+    with ReplayProgress(reached, kept.last if version is None else version) as progress:
         for reached in steps:
             progress.show(reached)
-    return Checkpoint(start.model, made.state_dict(), reached)
+    return Checkpoint(start.model, rebuilt.state_dict(), reached)
 
 
-def _remark(others: list[str]) -> str:
-    which = others[0] if len(others) == 1 else f"{others[0]} and {len(others) - 1} more"
+def _remark(names: list[str]) -> str:
+    which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     return f"Not in the logs, so as in the first checkpoint: {which} (buffers, frozen parameters)."
+
+
+class ReplayProgress(ProgressDisplay):
+    """A bar on a terminal, a few lines elsewhere, from version ``start`` to ``stop``."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._start, self._stop = start, stop
+        console = Console(highlight=False)
+        self._is_terminal = console.is_terminal
+        progress = rich.progress.Progress(
+            "version {task.fields[version]}",
+            rich.progress.BarColumn(bar_width=30),
+            rich.progress.TaskProgressColumn(),
+            rich.progress.TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        super().__init__(progress)
+        self._task = self._progress.add_task("", total=stop - start, version=start)
+
+    def show(self, version: int) -> None:
+        """Called after every version."""
+        done = version - self._start
+        if self._is_terminal:
+            self._progress.update(self._task, completed=done, version=version)
+        elif done % max(1, (self._stop - self._start) // PLAIN_LINES) == 0:
+            click.echo(f"version {version} of {self._stop}")

@@ -1,92 +1,118 @@
-"""``thinwire serve``: a parameter server."""
+"""``thinwire serve``: run a parameter server."""
 
 from __future__ import annotations
 
 import logging
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from thinwire.defaults import LOSS_SECONDS
 from thinwire.errors import ConfigError
 
 if TYPE_CHECKING:
     from thinwire.server.server import Server
     from thinwire.transport.keys import ServerCurve
+    from thinwire.watch.stats import ServerStats
 
 _File = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--listen", "address", default="tcp://127.0.0.1:5555", show_default=True)
-@click.option("--workers", type=click.IntRange(min=1), required=True, help="The n of the mean.")
+@click.option(
+    "--listen",
+    "address",
+    default="tcp://127.0.0.1:5555",
+    show_default=True,
+    help="Address that workers connect to; tcp://0.0.0.0:5555 for workers on other machines.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Number of workers averaged over.",
+)
 @click.option(
     "--recipe",
     "recipe_text",
     required=True,
     metavar="RECIPE",
-    help="As in Python, such as 'doublesqueeze(OneBit())', 'dgc(0.001)' or dense. Workers must "
-    "have the same.",
+    help="How gradients are compressed, as in Python: dense, 'dgc(0.001)', "
+    "'doublesqueeze(OneBit())'. Workers must use the same.",
 )
 @click.option(
     "--quorum",
     type=click.IntRange(min=1),
-    help="Pushes that close a version; 1 is fully asynchronous.  [default: all workers]",
+    help="Apply an update after this many pushes; 1 is fully asynchronous.  [default: all workers]",
 )
 @click.option(
     "--staleness",
     type=click.IntRange(min=0),
-    help="How many versions behind a push may be; needed with a smaller quorum.",
+    help="Refuse a push that is more than this many versions behind. Required if the quorum is "
+    "smaller than the number of workers.",
 )
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the log here. Started again with it, the server goes on where it was.",
+    help="Write a log of all updates to this folder. A server that is started again with the same "
+    "folder resumes from it.",
 )
 @click.option(
     "--fsync",
     type=click.Choice(["step", "off"]),
     default="step",
     show_default=True,
-    help="Whether the log must survive a power cut (step), or only the end of this process (off).",
+    help="step: the log survives a power cut. off: faster; it survives only the end of the server.",
 )
-@click.option("--keep-steps", type=click.IntRange(min=0), help="Keep so many versions in the log.")
-@click.option("--keep-nbytes", type=click.IntRange(min=0), help="Keep so many bytes of log.")
-@click.option("--keys", "keys_file", type=_File, help="This server's NAME.secret.")
-@click.option("--allow", type=_File, help="The public keys of all workers.")
-@click.option("--insecure", is_flag=True, help="Listen to other machines without keys.")
+@click.option(
+    "--keep-steps",
+    type=click.IntRange(min=0),
+    help="Keep about this many of the newest versions in the log.  [default: all]",
+)
+@click.option(
+    "--keep-nbytes",
+    type=click.IntRange(min=0),
+    help="Keep about this many bytes of log.  [default: all]",
+)
+@click.option(
+    "--keys",
+    "keys_file",
+    type=_File,
+    help="This server's NAME.secret, made by 'thinwire keys new'.",
+)
+@click.option(
+    "--allow", type=_File, help="Public keys of all workers, listed by 'thinwire keys allow'."
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Accept workers on other machines without keys. Anyone on the network can then join.",
+)
 @click.option(
     "--on-loss",
     type=click.Choice(["stop", "continue"]),
     default="stop",
     show_default=True,
-    help="When a worker is lost: stop all, or go on without it.",
+    help="When a worker is lost: stop the run, or continue without it.",
 )
 @click.option(
     "--loss-seconds",
     type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
+    default=LOSS_SECONDS,
     show_default=True,
-    help="A worker that is away for so long is lost.",
+    help="A worker that is disconnected for this long is lost.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of codecs that round at random.",
+)
 def serve(
-    address: str,
-    workers: int,
-    recipe_text: str,
-    quorum: int | None,
-    staleness: int | None,
-    log_dir: Path | None,
-    fsync: str,
-    keep_steps: int | None,
-    keep_nbytes: int | None,
-    keys_file: Path | None,
-    allow: Path | None,
-    insecure: bool,
-    on_loss: str,
-    loss_seconds: float,
-    seed: int,
+    address: str, recipe_text: str, keys_file: Path | None, allow: Path | None, **options: Any
 ) -> None:
     """Run a parameter server until all workers are done.
 
@@ -94,38 +120,45 @@ def serve(
     On the server:   thinwire serve --workers 2 --recipe 'dgc(0.001)' --log-dir ps0
     In the workers:  tw.Client(["tcp://127.0.0.1:5555"], tw.dgc(0.001), rank=0, workers=2)
 
-    Several servers share the model: give workers all addresses, in the same order. Other machines
-    need keys (see thinwire keys). Ctrl-C stops; workers wait for a while for it to be started
-    again.
+    To share a large model among several servers, start each of them like this and give all
+    addresses to every worker, in the same order. Other machines need keys (see thinwire keys).
+    Ctrl-C stops the server; workers wait for it to be started again, until their deadline.
     """
-    # Here, so that no other command loads it.
-    from thinwire.server.retention import LogSettings
-    from thinwire.server.server import Server
-    from thinwire.spelling import read_recipe
-
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    server = Server(
-        address,
-        read_recipe(recipe_text),
-        workers=workers,
-        quorum=quorum,
-        staleness=staleness,
-        log_dir=log_dir,
-        log_settings=LogSettings(fsync=fsync, keep_steps=keep_steps, keep_nbytes=keep_nbytes),
-        keys=_curve(keys_file, allow),
-        insecure=insecure,
-        on_loss=on_loss,
-        loss_seconds=loss_seconds,
-        seed=seed,
-    )
+    curve = _curve(keys_file, allow)
+    _check_reach(address, has_keys=curve is not None, insecure=options["insecure"])
+    workers, log_dir = options["workers"], options["log_dir"]
+    server = _make_server(address, recipe_text, curve, **options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     kept = f"its log is in {log_dir}" if log_dir else "without a log: a restart loses the run"
     click.echo(f"Serving {workers} workers at {server.address}; {kept}. Ctrl-C stops.")
     server.run()
-    click.echo(_summary(server))
-    if server.service.training.lost == set(range(workers)):
+    stats = server.stats()
+    click.echo(_summary(stats))
+    if len(stats.lost) == workers:
         raise click.exceptions.Exit(1)
+
+
+def _make_server(
+    address: str,
+    recipe_text: str,
+    curve: ServerCurve | None,
+    *,
+    fsync: str,
+    keep_steps: int | None,
+    keep_nbytes: int | None,
+    **settings: Any,
+) -> Server:
+    """``settings`` are options that ``Server`` takes by the same name."""
+    # Here, so that no other command loads it.
+    from thinwire.recipe_text import read_recipe
+    from thinwire.server.log.settings import LogSettings
+    from thinwire.server.server import Server
+
+    log_settings = LogSettings(fsync=fsync, keep_steps=keep_steps, keep_nbytes=keep_nbytes)
+    recipe = read_recipe(recipe_text)
+    return Server(address, recipe, log_settings=log_settings, keys=curve, **settings)
 
 
 def _curve(keys_file: Path | None, allow: Path | None) -> ServerCurve | None:
@@ -134,23 +167,33 @@ def _curve(keys_file: Path | None, allow: Path | None) -> ServerCurve | None:
     if keys_file is None and allow is None:
         return None
     if keys_file is None or allow is None:
-        raise ConfigError("--keys and --allow go together: the server's own, and who may come in")
+        raise ConfigError(
+            "--keys and --allow go together: the server's secret key, and the workers' public keys"
+        )
     return ServerCurve(load_keys(keys_file), load_public_keys([allow]))
 
 
-def _end(server: Server) -> str:
-    if not server.service.done:
+def _check_reach(address: str, *, has_keys: bool, insecure: bool) -> None:
+    """``Server`` checks this, too, but its error names Python arguments, not options."""
+    from thinwire.transport.address import check_address, check_secured
+
+    remedy = "give --keys and --allow (see thinwire keys), or --insecure"
+    check_address(address, least_port=0)
+    check_secured(address, has_keys=has_keys, insecure=insecure, remedy=remedy)
+
+
+def _end(stats: ServerStats) -> str:
+    if not stats.done:
         return "Stopped"
-    lost = ", ".join(map(str, sorted(server.service.training.lost)))
+    lost = ", ".join(map(str, stats.lost))
     return f"Lost workers: {lost}. The run ended" if lost else "All workers are done"
 
 
-def _summary(server: Server) -> str:
-    service, counters = server.service, server.service.counters
-    end = _end(server)
+def _summary(stats: ServerStats) -> str:
     return (
-        f"{end} at version {service.training.version}: {counters['accepted']} pieces counted, "
-        f"{counters['stale']} sent back as too old, {counters['repeated']} repeated, "
-        f"{counters['refused']} sessions refused; {counters['received_nbytes']:,} bytes in, "
-        f"{counters['sent_nbytes']:,} out."
+        f"{_end(stats)} at version {stats.version}: since this start "
+        f"{stats.accepted_pieces} pieces counted, "
+        f"{stats.stale_pieces} sent back as too old, {stats.repeated_pieces} repeated, "
+        f"{stats.refused_sessions} sessions refused; {stats.received_nbytes:,} bytes in, "
+        f"{stats.sent_nbytes:,} out."
     )

@@ -1,6 +1,6 @@
-"""Where payloads are written: new memory for each, or a slab that is allocated once.
+"""``Arena``: where payloads are written, new memory for each or a slab that is allocated once.
 
-Whoever gives a slab says how long its payloads live.
+The owner of a slab decides how long its payloads live.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ Write = Callable[[memoryview], int]
 
 
 class Arena(Protocol):
+    """Gives memory to payloads."""
+
     def fill(self, most_nbytes: int, write: Write) -> Payload:
         """Have a payload of at most ``most_nbytes`` written. One that fails takes no memory."""
 
 
 class Heap:
-    """New memory for every payload, which lives as long as anybody needs it."""
+    """New memory for every payload, which lives as long as there are references to it."""
 
     def fill(self, most_nbytes: int, write: Write) -> bytearray:
         payload = _native.empty_bytearray(most_nbytes)

@@ -1,20 +1,21 @@
-"""What a codec is: a pure map from one flat float32 tensor to bytes, and back.
+"""``Codec``: a pure map from one flat float32 tensor to bytes, and back.
 
 A codec is a frozen dataclass that holds its settings and nothing else. It reads no clock and no
-global random generator: the same tensor, settings and seed always give the same bytes. What a codec
-leaves out is remembered by ``feedback``; how its bytes travel is up to ``wire``.
+global random generator: the same tensor, settings and seed always give the same bytes. ``feedback``
+keeps what a codec leaves out; ``wire`` decides how its bytes travel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
 from thinwire.errors import ConfigError, CorruptPayloadError, NonFiniteError
+from thinwire.files import Buffer
 
-Payload = bytes | bytearray | memoryview
+Payload: TypeAlias = Buffer
 """What a codec writes, and what it is read back from."""
 
 MAX_NUMEL = 2**31 - 1

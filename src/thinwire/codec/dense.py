@@ -1,4 +1,4 @@
-"""Every element, in 32 or 16 bits."""
+"""``Float32``, ``Float16`` and ``BFloat16``: every element, in 32 or 16 bits."""
 
 from __future__ import annotations
 

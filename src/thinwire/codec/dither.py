@@ -1,4 +1,4 @@
-"""A few random bits per element."""
+"""``Dither``: stochastic rounding to a few bits per element."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.checks import check_choice
 from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import Payload, accepted, finite
 from thinwire.errors import ConfigError
-from thinwire.settings import check_choice
 
 
 @dataclass(frozen=True, slots=True)

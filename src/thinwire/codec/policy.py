@@ -1,4 +1,4 @@
-"""Which codec a tensor gets, now. Only senders ask; receivers read it from the frame.
+"""``Policy``: which codec a tensor gets at a step. Only senders ask; receivers read the frame.
 
 A policy is a frozen dataclass with one method, ``choose``, a pure function: asked twice, it
 answers the same. A codec is accepted wherever a policy is.
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from thinwire.checks import check_choice, check_whole
 from thinwire.codec.base import Codec, check_codec
 from thinwire.codec.dense import Float32
 from thinwire.errors import ConfigError
-from thinwire.gradient.keys import Key
-from thinwire.settings import check_choice, check_whole
+from thinwire.gradient.pieces import Key
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Elements picked by a seed that everybody knows."""
+"""``RandomK``: elements picked by a seed that all workers share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.checks import check_ratio
 from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import Payload
 from thinwire.errors import CorruptPayloadError, NonFiniteError
-from thinwire.settings import check_ratio
 
 _HEADER = struct.Struct("<QI")  # seed, count
 

@@ -1,7 +1,7 @@
-"""Every codec there is, by name and by wire id, plug-ins included.
+"""``codecs``: the registry of all codecs, by name and by wire id, plug-ins included.
 
 Codecs are found through the entry points of the group ``thinwire.codecs``; Thinwire's own are
-declared there too, so a plug-in is nothing special. Nothing is imported before somebody asks.
+declared there too, so a plug-in is nothing special. They are imported at the first call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUP = "thinwire.codecs"
 @cache
 def codecs() -> Mapping[str, type[Codec]]:
     """All codec classes by name."""
-    found: dict[str, type[Codec]] = {}
+    by_name: dict[str, type[Codec]] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         codec_class = point.load()
         if codec_class.name != point.name:
@@ -31,16 +31,16 @@ def codecs() -> Mapping[str, type[Codec]]:
                 f"codec {codec_class.__qualname__} calls itself {codec_class.name!r} "
                 f"but its entry point says {point.name!r}"
             )
-        if point.name in found:
+        if point.name in by_name:
             raise ConfigError(
-                f"two codecs are named {point.name!r}: {found[point.name]}, {codec_class}"
+                f"two codecs are named {point.name!r}: {by_name[point.name]}, {codec_class}"
             )
-        found[point.name] = codec_class
-    return MappingProxyType(found)
+        by_name[point.name] = codec_class
+    return MappingProxyType(by_name)
 
 
-def codec(name: str, **settings: object) -> Codec:
-    """Build a codec by name: ``codec("topk", ratio=0.001)``."""
+def make_codec(name: str, **settings: object) -> Codec:
+    """Build a codec by name: ``make_codec("topk", ratio=0.001)``."""
     codec_class = codecs().get(name)
     if codec_class is None:
         raise UnknownCodecError.for_name(name, codecs())
@@ -52,23 +52,23 @@ def codec(name: str, **settings: object) -> Codec:
 
 @cache
 def _by_wire_id() -> Mapping[int, type[Codec]]:
-    found: dict[int, type[Codec]] = {}
+    by_wire_id: dict[int, type[Codec]] = {}
     for codec_class in codecs().values():
-        other = found.setdefault(codec_class.wire_id, codec_class)
+        other = by_wire_id.setdefault(codec_class.wire_id, codec_class)
         if other is not codec_class:
             raise ConfigError(
                 f"codecs {other.name!r} and {codec_class.name!r} both use "
                 f"wire id {codec_class.wire_id}"
             )
-    return MappingProxyType(found)
+    return MappingProxyType(by_wire_id)
 
 
 def codec_class(wire_id: int) -> type[Codec]:
     """The class that reads payloads with this wire id."""
-    found = _by_wire_id().get(wire_id)
-    if found is None:
+    cls = _by_wire_id().get(wire_id)
+    if cls is None:
         raise UnknownCodecError(f"no codec has wire id {wire_id}; is its package installed?")
-    return found
+    return cls
 
 
 def decode(wire_id: int, payload: Payload, out: Tensor) -> None:
@@ -113,17 +113,17 @@ def check(wire_id: int, payload: Payload, numel: int) -> None:
 # To ask a class whether it fits a protocol takes longer than to check a small payload.
 @cache
 def _adding(wire_id: int) -> Adding | None:
-    found = codec_class(wire_id)
-    return found if isinstance(found, Adding) else None
+    cls = codec_class(wire_id)
+    return cls if isinstance(cls, Adding) else None
 
 
 @cache
 def _summing(wire_id: int) -> Summing | None:
-    found = codec_class(wire_id)
-    return found if isinstance(found, Summing) else None
+    cls = codec_class(wire_id)
+    return cls if isinstance(cls, Summing) else None
 
 
 @cache
 def _checking(wire_id: int) -> Checking | None:
-    found = codec_class(wire_id)
-    return found if isinstance(found, Checking) else None
+    cls = codec_class(wire_id)
+    return cls if isinstance(cls, Checking) else None

@@ -1,15 +1,15 @@
-"""Codecs that change as training goes on."""
+"""``Warmup``: a codec that keeps more at the beginning of training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from thinwire.checks import check_ratio, check_whole
 from thinwire.codec.base import Codec
 from thinwire.codec.randomk import RandomK
 from thinwire.codec.topk import TopK
 from thinwire.errors import ConfigError
-from thinwire.gradient.keys import Key
-from thinwire.settings import check_ratio, check_whole
+from thinwire.gradient.pieces import Key
 
 WARMUP_RATIOS = (0.25, 0.0625, 0.015625, 0.00390625)
 """Deep Gradient Compression, section 3.3: a quarter, then a quarter of that, and so on."""

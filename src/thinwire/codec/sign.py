@@ -1,4 +1,4 @@
-"""One bit per element."""
+"""``OneBit``: one bit per element."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.checks import check_choice
 from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import MAX_NUMEL, Payload, accepted, finite
 from thinwire.errors import ConfigError
-from thinwire.settings import check_choice
 
 RUN = 64
 """Elements per run; a run of zeros is sent as zeros."""

@@ -1,4 +1,4 @@
-"""Lists of (index, value): their payload, and the lossless codec that is just that."""
+"""``Nonzero``: a lossless list of (index, value), whose payload ``TopK`` shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The elements that matter most."""
+"""``TopK``: the elements of largest magnitude."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.checks import check_choice, check_ratio
 from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import Payload, accepted, finite
-from thinwire.settings import check_choice, check_ratio
 
 _VALUES = {
     "float32": _native.Values.FLOAT32,

@@ -1,1 +1,1 @@
-"""Memory of what could not be sent."""
+"""Error feedback: what could not be sent is kept and sent later."""

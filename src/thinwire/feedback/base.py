@@ -1,4 +1,4 @@
-"""What a feedback stage is: memory of what could not be sent, and other work on a gradient.
+"""``Feedback``: a stage that keeps what a codec could not send, or does other work on a gradient.
 
 A stage is a frozen dataclass of settings. Its buffers live in a plain dict that the Compressor
 owns, one per tensor, so a checkpoint is just those dicts.
@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from thinwire.errors import ConfigError
+from thinwire.gradient.steps import StepInfo
 
 State = dict[str, Tensor]
 
@@ -28,25 +29,14 @@ def is_usable(square: float) -> bool:
     return square <= LARGEST**2  # false for a nan
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When a gradient is compressed, and what is known of the whole step."""
-
-    step: int
-    workers: int = 1
-    """How many workers the gradients are averaged over."""
-    gradient_norm: float | None = None
-    """The L2 norm of this worker's whole gradient, all tensors together, if it is known."""
-    learning_rate: float | None = None
-    """What the update of this step will be multiplied by, if it is known."""
-
-
 @runtime_checkable
 class Feedback(Protocol):
+    """All that a stage must provide. ``thinwire.testing.check_feedback`` checks it."""
+
     def init(self, numel: int) -> State:
         """Return fresh buffers for a tensor of ``numel`` elements."""
 
-    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+    def before(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         """Return what we want to send. The caller reads it and must not change it."""
 
     def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
@@ -70,7 +60,7 @@ class NoFeedback:
         del numel
         return {}
 
-    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+    def before(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         return x
 
     def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
@@ -97,9 +87,9 @@ class Chain:
     def init(self, numel: int) -> State:
         return {key: buffer for stage in self.stages for key, buffer in stage.init(numel).items()}
 
-    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+    def before(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         for stage in self.stages:
-            x = stage.before(x, state, moment)
+            x = stage.before(x, state, info)
         return x
 
     def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:

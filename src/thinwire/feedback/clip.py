@@ -1,4 +1,4 @@
-"""Local gradient clipping (Deep Gradient Compression, section 3.2)."""
+"""``Clip``: local gradient clipping (Deep Gradient Compression, section 3.2)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.checks import check_choice, check_positive
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import Moment, State
-from thinwire.settings import check_choice, check_positive
+from thinwire.feedback.base import State
+from thinwire.gradient.steps import StepInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +38,21 @@ class Clip:
         del numel
         return {}
 
-    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
-        gain = self.gain(x, moment)
+    def before(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
+        gain = self.gain(x, info)
         return x if gain == 1.0 else x * gain
 
     def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
         pass
 
-    def gain(self, x: Tensor, moment: Moment) -> float:
+    def gain(self, x: Tensor, info: StepInfo) -> float:
         """What ``x`` is multiplied by: at most 1."""
         if self.scope == "tensor":
             norm = math.sqrt(_native.sum_squares(x))
-        elif moment.gradient_norm is None:
+        elif info.gradient_norm is None:
             raise ConfigError(
                 "Clip(scope='model') needs gradient_norm: use Compressor.compress_all"
             )
         else:
-            norm = moment.gradient_norm
-        return min(1.0, math.sqrt(moment.workers) * self.norm / (norm + 1e-6))
+            norm = info.gradient_norm
+        return min(1.0, math.sqrt(info.workers) * self.norm / (norm + 1e-6))

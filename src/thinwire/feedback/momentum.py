@@ -1,4 +1,4 @@
-"""Momentum correction and momentum factor masking (Deep Gradient Compression, section 3)."""
+"""``Momentum``: momentum correction and factor masking (Deep Gradient Compression, section 3)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.feedback.base import Moment, State
-from thinwire.settings import check_momentum
+from thinwire.checks import check_momentum
+from thinwire.feedback.base import State
+from thinwire.gradient.steps import StepInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Momentum:
     def init(self, numel: int) -> State:
         return {"velocity": torch.zeros(numel)}
 
-    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
+    def before(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         velocity = state["velocity"]
         if self.nesterov:
             return velocity.add_(x).mul_(self.momentum) + x

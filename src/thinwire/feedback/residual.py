@@ -1,4 +1,4 @@
-"""Error feedback: what was not sent this step is added to the next."""
+"""``Residual``: error feedback. What was not sent this step is added to the next."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import Moment, State
+from thinwire.feedback.base import State
+from thinwire.gradient.steps import StepInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
     """Keep ``residual += x - sent``, so that over time nothing is lost.
 
-    The sum of all inputs equals the sum of everything sent plus the residual, up to rounding.
+    The law of error feedback: the sum of all inputs equals the sum of everything sent plus the
+    residual, up to rounding.
 
     With ``rescale`` the residual follows the learning rate: when that changes from a to b, the
     residual is multiplied by a / b, and what is conserved is the sum of learning rate times
@@ -30,8 +32,8 @@ class Residual:
             state["learning_rate"] = torch.zeros((), dtype=torch.float64)
         return state
 
-    def before(self, x: Tensor, state: State, moment: Moment) -> Tensor:
-        keep = self.keep(state, moment)
+    def before(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
+        keep = self.keep(state, info)
         if keep != 1.0:
             state["residual"].mul_(keep)
         return state["residual"].add_(x)
@@ -39,11 +41,11 @@ class Residual:
     def after(self, sent: Tensor, state: State, *, sparse: bool) -> None:
         state["residual"].sub_(sent)
 
-    def keep(self, state: State, moment: Moment) -> float:
+    def keep(self, state: State, info: StepInfo) -> float:
         """What the residual is multiplied by this step. Notes the learning rate in ``state``."""
         if not self.rescale:
             return 1.0
-        rate = moment.learning_rate
+        rate = info.learning_rate
         if rate is None:
             raise ConfigError("Residual(rescale=True) needs the learning rate of every step")
         last = float(state["learning_rate"])

@@ -18,10 +18,10 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
+from thinwire.hooks.handle import Compression
 from thinwire.integrations import rank_files
 from thinwire.integrations.attach import Options, attach
 from thinwire.recipe import Recipe
-from thinwire.worker.compression import Compression
 
 try:
     from accelerate import Accelerator

@@ -1,4 +1,4 @@
-"""Compress the DistributedDataParallel that a training library has made."""
+"""``attach``: compress the DistributedDataParallel that a training library has made."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
+from thinwire.hooks.ddp import compress_ddp
+from thinwire.hooks.handle import Compression
 from thinwire.recipe import Recipe
-from thinwire.worker.compression import Compression
-from thinwire.worker.ddp import compress_ddp
 
 
 class Options(TypedDict, total=False):
@@ -40,6 +40,6 @@ def attach(
             "only the gradients of a DistributedDataParallel can be compressed, "
             f"but this model is a {type(model).__name__}: {advice}"
         )
-    # Its class tells who keeps the momentum, so a wrapper such as Accelerate's has to come off.
+    # The recipe looks at its class to take over momentum: unwrap what Accelerate returns.
     inner = getattr(optimizer, "optimizer", optimizer)
     return compress_ddp(model, recipe, optimizer=inner, scaler=scaler, **options)

@@ -12,16 +12,18 @@ used because Lightning ignores it on CPUs.
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.errors import ConfigError
+from thinwire.defaults import RANK_DEADLINE_SECONDS
+from thinwire.errors import ConfigError, WorkerLost
+from thinwire.hooks.handle import Compression
 from thinwire.integrations.attach import Options, attach
 from thinwire.recipe import Recipe
-from thinwire.worker.compression import Compression
-from thinwire.worker.gather import Gather
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -58,7 +60,8 @@ class CompressGradients(Callback):
             scaler=getattr(trainer.precision_plugin, "scaler", None),
             advice='use Trainer(strategy="ddp", devices=...)',
         )
-        self._gather = Gather(deadline_seconds=self._options.get("deadline_seconds", 600.0))
+        seconds = self._options.get("deadline_seconds", RANK_DEADLINE_SECONDS)
+        self._gather = Gather(deadline_seconds=seconds)
         if self._saved is not None:
             _load(self.compression, self._saved)
             self._saved = None
@@ -69,8 +72,8 @@ class CompressGradients(Callback):
         if self.compression is not None and self._gather is not None:
             file = io.BytesIO()
             torch.save(self.compression.state_dict(), file)
-            own = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
-            checkpoint[_KEY] = self._gather.to_rank_zero(own)
+            data = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+            checkpoint[_KEY] = self._gather.to_rank_zero(data)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, list[Tensor]]
@@ -100,3 +103,41 @@ def _load(compression: Compression, saved: list[Tensor]) -> None:
 
 def _file(data: Tensor) -> io.BytesIO:
     return io.BytesIO(data.numpy().tobytes())
+
+
+class Gather:
+    """Messages to rank 0 over a gloo group of its own. All ranks must make it alike."""
+
+    def __init__(self, *, deadline_seconds: float) -> None:
+        self._deadline = timedelta(seconds=deadline_seconds)
+        self._group = dist.new_group(timeout=self._deadline, backend="gloo")
+
+    def to_rank_zero(self, data: Tensor) -> list[Tensor]:
+        """On rank 0 the uint8 tensors of all ranks, by rank; elsewhere nothing.
+
+        All ranks must call it. They are received one after the other, so that rank 0 needs room
+        for the results alone.
+        """
+        if dist.get_rank() == 0:
+            return [data, *(self._receive(rank) for rank in range(1, dist.get_world_size()))]
+        self._wait(dist.isend(torch.tensor([data.numel()]), 0, group=self._group), 0)
+        self._wait(dist.isend(data, 0, group=self._group), 0)
+        return []
+
+    def _receive(self, rank: int) -> Tensor:
+        numel = torch.zeros(1, dtype=torch.int64)
+        self._wait(dist.irecv(numel, rank, group=self._group), rank)
+        data = torch.empty(int(numel), dtype=torch.uint8)
+        self._wait(dist.irecv(data, rank, group=self._group), rank)
+        return data
+
+    def _wait(self, work: dist.Work | None, rank: int) -> None:
+        try:
+            if work is not None:
+                work.wait(self._deadline)
+        except RuntimeError as error:
+            seconds = self._deadline.total_seconds()
+            raise WorkerLost(
+                f"rank {rank} did not take part in a checkpoint within {seconds:g} s, or is gone: "
+                f"all ranks must save it ({error})"
+            ) from error

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from thinwire.hooks.handle import Compression
 from thinwire.integrations import rank_files
 from thinwire.integrations.attach import Options, attach
 from thinwire.recipe import Recipe
-from thinwire.worker.compression import Compression
 
 try:
     from transformers.trainer import Trainer

@@ -1,16 +1,17 @@
-"""LANS, the large-batch optimizer that CLAN feeds with compressed gradients (Zheng et al. 2020)."""
+"""``LANS`` (Zheng et al. 2020), and ``CLAN``: LANS that waits for compressed gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from thinwire.settings import check_at_least, check_momentum, check_positive
+from thinwire.checks import check_at_least, check_momentum, check_positive
+from thinwire.optim.sgd import loss_of
 
 _Tensors = list[Tensor] | tuple[Tensor, ...]
 
@@ -65,10 +66,7 @@ class LANS(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Do one step; ``closure`` recomputes the loss, as everywhere in torch."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for parameters in _batches(group["params"]):
                 self._step(parameters, group)
@@ -222,3 +220,34 @@ def _move(
     beta1 = settings["betas"][0]
     for u, gain, share in zip(directions, gains, (beta1, 1.0 - beta1), strict=True):
         torch._foreach_addcmul_(x, u, (gain * (-settings["lr"] * share)).unbind())
+
+
+class Exchanging(Protocol):
+    """What exchanges gradients: the handle of ``compress_ddp``, or a parameter server's client."""
+
+    def wait(self) -> None:
+        """Return once every gradient of this step is there; raise what went wrong."""
+
+
+class CLAN(LANS):
+    """LANS that waits for ``exchange`` before it steps; all other settings are those of LANS.
+
+    Every worker computes the same step from the same gradients, so moments need no communication.
+    Use it with the recipe ``tw.clan(codec)``. With nothing compressed it is LANS.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float,
+        *,
+        exchange: Exchanging,
+        **settings: Any,
+    ) -> None:
+        super().__init__(params, lr, **settings)
+        self._exchange = exchange
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Wait for the gradients, then do one step."""
+        self._exchange.wait()
+        return super().step(closure)

@@ -1,4 +1,4 @@
-"""SGD that leaves the gradient's momentum to the feedback."""
+"""``SGD`` that leaves the gradient's momentum to the feedback."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from thinwire.checks import check_at_least, check_momentum
 from thinwire.errors import ConfigError
-from thinwire.settings import check_at_least, check_momentum
+
+
+def loss_of(closure: Callable[[], float] | None) -> float | None:
+    """Evaluate ``closure``, if there is one, with gradients."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 class SGD(Optimizer):
@@ -48,10 +56,7 @@ class SGD(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Do one step; ``closure`` recomputes the loss, as everywhere in torch."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

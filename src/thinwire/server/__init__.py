@@ -1,1 +1,1 @@
-"""A parameter server: what it keeps on disk."""
+"""A parameter server: it averages pushes of workers into updates, and logs both."""

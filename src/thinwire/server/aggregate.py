@@ -1,4 +1,4 @@
-"""Which pushes count, and what they become. No I/O, no clock, no threads.
+"""``Aggregate``: which pushes count, and the updates they become. No I/O, no clock, no threads.
 
 Versions count per piece. A push goes into the version that is open when it comes. With ``quorum``
 pushes, or with those of all workers that are not absent, that version closes:
@@ -6,12 +6,13 @@ wanted = residual + (1 / workers) * (sum of its pushes, in the order of workers 
 update is what the codec makes of it, and the residual is the rest. The weight is 1 / workers
 whatever the quorum, so that all updates and residuals together are the mean of all gradients.
 
-The same pushes in the same order give the same updates, bit for bit: so a restarted server gets
-back to where it was by counting what its log holds.
+The same pushes in the same order give the same updates, bit for bit: a restarted server restores
+its state by replaying its log.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -19,8 +20,7 @@ import numpy as np
 
 from thinwire.codec import registry
 from thinwire.codec.dense import Float32
-from thinwire.compressor import Compressor
-from thinwire.encoded import Encoded
+from thinwire.compressor.compressor import Compressor
 from thinwire.errors import (
     CorruptPayloadError,
     NonFiniteError,
@@ -28,21 +28,21 @@ from thinwire.errors import (
     UnknownCodecError,
 )
 from thinwire.feedback.base import LARGEST
+from thinwire.files import Buffer
 from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
-from thinwire.server.rules import Rules
-from thinwire.wire.body import Entry
+from thinwire.server.counted_steps import CountedSteps
+from thinwire.server.settings import Rules
+from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.messages import Push, Update
-
-MOST_SKIPPED = 256
-"""How many steps back it is known which were counted: far more than are ever on their way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What becomes of the pieces of one push, by their numbers.
 
-    Those that are ``stale`` go back to the worker; ``repeated`` ones were counted before.
+    ``stale`` ones are refused, and go back to the worker's residual; ``repeated`` ones were counted
+    before.
     """
 
     accepted: tuple[int, ...]
@@ -58,34 +58,13 @@ class Contribution:
     step: int
     version: int
     learning_rate: float
-    encoded: Encoded
+    encoded: EncodedBytes
 
     @classmethod
     def of(cls, worker: int, step: int, push: Push, entry: Entry) -> Contribution:
         """One piece of a push, with a payload of its own."""
-        encoded = Encoded(entry.codec, entry.numel, bytes(entry.payload))
+        encoded = entry.encoded.copied()
         return cls(worker, step, push.version, push.learning_rate, encoded)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The newest push of a worker that was counted: its step, and the version it was made on.
-
-    ``skipped`` are steps before it that were not. A worker may not have heard that one of them was
-    refused, and sends it again: it must not be told that it was counted.
-    """
-
-    step: int
-    version: int
-    skipped: tuple[int, ...] = ()
-
-    @classmethod
-    def after(cls, before: Mark | None, step: int, version: int) -> Mark:
-        """The mark of a push that is counted."""
-        oldest = step - MOST_SKIPPED
-        last, skipped = (-1, ()) if before is None else (before.step, before.skipped)
-        kept = (one for one in skipped if one >= oldest)
-        return cls(step, version, (*kept, *range(max(last + 1, oldest), step)))
 
 
 class Aggregate:
@@ -99,14 +78,15 @@ class Aggregate:
         self.pieces = dict(pieces)
         self.versions = dict.fromkeys(pieces, 0)
         """The newest closed version of each piece."""
-        self.marks: dict[tuple[int, int], Mark] = {}
-        """By worker and piece."""
+        self.counted: dict[tuple[int, int], CountedSteps] = {}
+        """By worker and piece. Equal ones of a worker's last pushes are one object."""
+        self._newest: dict[int, CountedSteps] = {}
         self.open: dict[int, list[Contribution]] = {number: [] for number in pieces}
-        self.spoilt = 0
-        """How many versions of pieces were not finite, and were thrown away."""
+        self.overflowed = 0
+        """How many versions of pieces were not finite, and were dropped."""
         self.absent: set[int] = set()
-        """Workers that nobody waits for: they are done, or lost."""
-        # The random numbers of no worker, and the same whoever plays the server.
+        """Workers that are not waited for: they are done, or lost."""
+        # A rank that no worker has: random numbers of its own, on every kind of server the same.
         self.compressor = Compressor(
             recipe.pull,
             recipe.pull_feedback,
@@ -123,16 +103,16 @@ class Aggregate:
     def judge(self, worker: int, step: int, push: Push) -> Verdict:
         """What counting this push would do. Changes nothing.
 
-        Raises RemoteProtocolError for what an honest worker does not send, so that it is neither
+        Raises RemoteProtocolError for what a correct worker does not send, so that it is neither
         logged nor counted.
         """
         accepted, stale, repeated = [], [], []
         for entry in push.entries:
             self._check(worker, entry, push.version)
-            mark = self.marks.get((worker, entry.piece))
-            if mark is not None and step <= mark.step and step not in mark.skipped:
+            counted = self.counted.get((worker, entry.piece))
+            if counted is not None and counted.has(step):
                 repeated.append(entry.piece)
-            elif self._is_stale(entry.piece, push.version, mark):
+            elif self._is_stale(entry.piece, push.version, counted):
                 stale.append(entry.piece)
             else:
                 accepted.append(entry.piece)
@@ -143,29 +123,28 @@ class Aggregate:
     ) -> list[Update]:
         """Count the pieces that are accepted; returns the updates of versions that closed.
 
-        ``verdict`` is what ``judge`` has just said, if it was asked.
+        ``verdict`` is the result of ``judge``, if it was just called.
         """
         verdict = self.judge(worker, step, push) if verdict is None else verdict
         accepted = set(verdict.accepted)
         for entry in push.entries:
             if entry.piece in accepted:
                 self.open[entry.piece].append(Contribution.of(worker, step, push, entry))
-                before = self.marks.get((worker, entry.piece))
-                self.marks[worker, entry.piece] = Mark.after(before, step, push.version)
+                self._note_counted(worker, entry.piece, step, push.version)
         return self._close_ready(entry.piece for entry in push.entries)
 
     def steps(self, worker: int) -> int:
-        """How many steps of a worker were counted, be it only with some pieces."""
-        marks = (mark.step + 1 for (who, _), mark in self.marks.items() if who == worker)
-        return max(marks, default=0)
+        """The step after the newest one of a worker that was counted for any piece."""
+        newest = (steps.step for (rank, _), steps in self.counted.items() if rank == worker)
+        return max(newest, default=-1) + 1
 
     def leave(self, worker: int) -> list[Update]:
-        """Wait for this worker no more; returns the updates of versions that waited for it only."""
+        """Stop waiting for a worker; returns the updates of versions that waited for it alone."""
         self.absent.add(worker)
         return self._close_ready(self.pieces)
 
     def enter(self, worker: int) -> None:
-        """Wait for this worker again. If nobody was left it is the first of all that come back."""
+        """Wait for a worker again; if all were absent, for all of them."""
         if self._present():
             self.absent.discard(worker)
         else:
@@ -173,43 +152,50 @@ class Aggregate:
 
     def late(self) -> dict[int, list[int]]:
         """For each version that is open and has pushes: the workers that have not contributed."""
-        found: dict[int, set[int]] = {}
+        late: dict[int, set[int]] = {}
         for number, pushes in self.open.items():
             if pushes:
-                missing = self._present() - {one.worker for one in pushes}
-                found.setdefault(self.versions[number] + 1, set()).update(missing)
-        return {version: sorted(workers) for version, workers in sorted(found.items())}
+                missing = self._present() - {push.worker for push in pushes}
+                late.setdefault(self.versions[number] + 1, set()).update(missing)
+        return {version: sorted(workers) for version, workers in sorted(late.items())}
 
-    def _forget(self, number: int) -> Encoded:
-        """What to answer if a version is not finite, so that no weights are spoilt: nothing.
+    def _note_counted(self, worker: int, number: int, step: int, version: int) -> None:
+        counted = CountedSteps.after(self.counted.get((worker, number)), step, version)
+        if counted != self._newest.get(worker):
+            self._newest[worker] = counted
+        self.counted[worker, number] = self._newest[worker]
+
+    def _forget(self, number: int) -> EncodedBytes:
+        """An update of zeros for a version that is not finite, which would spoil all weights.
 
         Each push was finite, but numbers near the largest add up to more, and so do residuals that
-        follow learning rates that no training has. What was owed for this piece is lost.
+        follow absurd learning rates. The residual of this piece is lost.
         """
-        self.spoilt += 1
+        self.overflowed += 1
         piece = self.pieces[number]
         self.compressor.forget(piece)
-        return Encoded(Float32.wire_id, piece.numel, bytes(4 * piece.numel))
+        return EncodedBytes(Float32.wire_id, piece.numel, bytes(4 * piece.numel))
 
     def _present(self) -> set[int]:
         return set(range(self.rules.workers)) - self.absent
 
-    def _is_stale(self, number: int, version: int, mark: Mark | None) -> bool:
+    def _is_stale(self, number: int, version: int, counted: CountedSteps | None) -> bool:
         """Too old, or the second one on the same version.
 
         A worker waits for a new version before it computes again, so it pushes once on each. But
-        the process that takes the place of a lost one does not know what that one pushed last.
+        the process that replaces a lost one does not know what that one pushed last.
         """
-        again = mark is not None and version <= mark.version  # true for all that were skipped
+        # Also true for all steps that were skipped.
+        again = counted is not None and version <= counted.version
         return again or self.versions[number] - version > self.rules.staleness
 
     def _check(self, worker: int, entry: Entry, version: int) -> None:
         piece = self.pieces.get(entry.piece)
-        if piece is None or entry.numel != piece.numel:
+        if piece is None or entry.encoded.numel != piece.numel:
             expected = "is not served here" if piece is None else f"has {piece.numel} elements"
             raise RemoteProtocolError(
-                f"push of worker {worker}: piece {entry.piece} with {entry.numel} elements, "
-                f"but that {expected}"
+                f"push of worker {worker}: piece {entry.piece} with {entry.encoded.numel} "
+                f"elements, but that {expected}"
             )
         if version > self.versions[entry.piece]:
             raise RemoteProtocolError(
@@ -217,10 +203,10 @@ class Aggregate:
                 f"the newest is {self.versions[entry.piece]}"
             )
         try:
-            registry.check(entry.codec, entry.payload, entry.numel)
+            registry.check(entry.encoded.wire_id, entry.encoded.payload, entry.encoded.numel)
         except (CorruptPayloadError, UnknownCodecError) as error:
             raise RemoteProtocolError(f"push of worker {worker}, {piece.name}: {error}") from error
-        if entry.codec == Float32.wire_id and _overflows(entry.payload):
+        if entry.encoded.wire_id == Float32.wire_id and _overflows(entry.encoded.payload):
             raise RemoteProtocolError(
                 f"push of worker {worker}, {piece.name}: an inf, a nan or an overflow, which would "
                 "spoil the weights of all"
@@ -238,33 +224,32 @@ class Aggregate:
         pushes = self.open[number]
         if len(pushes) >= self.rules.quorum:
             return True
-        return bool(pushes and self.absent) and self._present() <= {one.worker for one in pushes}
+        return bool(pushes and self.absent) and self._present() <= {push.worker for push in pushes}
 
     def _close(self, number: int) -> Entry:
-        pushes = sorted(self.open[number], key=lambda one: (one.worker, one.step))
+        pushes = sorted(self.open[number], key=lambda push: (push.worker, push.step))
         self.open[number] = []
-        newest = max(pushes, key=lambda one: (one.step, one.worker))
-        try:
+        newest = max(pushes, key=lambda push: (push.step, push.worker))
+        answer: EncodedBytes | None = None
+        with contextlib.suppress(NonFiniteError):
             answer = self.compressor.compress_sum(
                 self.pieces[number],
-                [one.encoded for one in pushes],
+                [push.encoded for push in pushes],
                 weight=1 / self.rules.workers,
                 step=self.versions[number],
                 learning_rate=newest.learning_rate,
             )
-        except NonFiniteError:
-            answer = None
-        if answer is None or _is_spoilt(answer):
+        if answer is None or _is_overflowed(answer):
             answer = self._forget(number)
         self.versions[number] += 1
-        return Entry(number, answer.wire_id, answer.numel, memoryview(answer.payload))
+        return Entry(number, answer)
 
 
-def _is_spoilt(answer: Encoded) -> bool:
+def _is_overflowed(answer: EncodedBytes) -> bool:
     return answer.wire_id == Float32.wire_id and _overflows(memoryview(answer.payload))
 
 
-def _overflows(payload: memoryview) -> bool:
+def _overflows(payload: Buffer) -> bool:
     """Whether float32 values hold an inf, a nan, or something as large as one."""
     values = np.frombuffer(payload, np.float32)
     return bool(values.size) and not (values.min() >= -LARGEST and values.max() <= LARGEST)

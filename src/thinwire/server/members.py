@@ -1,4 +1,4 @@
-"""Who is connected, as which worker, and who is away. No I/O, no clock."""
+"""``Members``: which connection is which worker, and which workers are away. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from thinwire.wire.session import Session, State
 
 @dataclass(slots=True)
 class Peer:
-    """One connection: its session since when, and what it said before it joined."""
+    """One connection, its session, when it was opened, and its Describe frame until it joins."""
 
     id: PeerId
     session: Session
     since: float
     described: bytes = b""
-    """The frame of its Describe. It takes ten times as much memory when it is decoded."""
+    """Its Describe, packed: decoded it takes ten times as much memory."""
     wanted: int | None = None
-    """The updates after this version, at the end of the turn."""
+    """It asked to catch up from this version, which happens at the end of the turn."""
 
     @property
     def description(self) -> Describe | None:
@@ -32,7 +32,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Members:
-    """All connections. Times are whatever clock the owner has."""
+    """All connections. Times are those of the owner's clock."""
 
     run: int
     epoch: int
@@ -41,12 +41,12 @@ class Members:
     away_since: dict[int, float] = field(default_factory=dict)
     """Workers that are expected back."""
     ended: dict[PeerId, float] = field(default_factory=dict)
-    """Connections that nothing is heard of any more, though the other side may not know yet."""
+    """Connections whose session has ended, and when. The other side may not know yet."""
     ignored: Counter[PeerId] = field(default_factory=Counter)
-    """Frames that they went on to send."""
+    """How many frames came over them since; they are dropped."""
 
     def find(self, peer_id: PeerId, *, now: float) -> Peer | None:
-        """Who this is; a new session if it was never heard of, None if it has ended."""
+        """The peer of a connection: a new one if it is new, None if its session has ended."""
         if peer_id in self.ended:
             self.ignored[peer_id] += 1
             return None
@@ -59,7 +59,7 @@ class Members:
         self.away_since.pop(peer.session.worker, None)
 
     def end(self, peer: Peer, *, now: float) -> bool:
-        """Hear no more of this connection. Whether that was a worker's, who is away from now on."""
+        """End a session; whether it was that of a worker, which is away from now on."""
         self.peers.pop(peer.id, None)
         self.ended[peer.id] = now
         if self.workers.get(peer.session.worker) is not peer:
@@ -68,34 +68,34 @@ class Members:
         self.away_since[peer.session.worker] = now
         return True
 
-    def strangers(self, *, before: float, most: int) -> list[Peer]:
-        """Who has spoken before that time and not joined, and the first of more than ``most``."""
-        found = [p for p in self.peers.values() if self.workers.get(p.session.worker) is not p]
-        return [p for i, p in enumerate(found) if p.since < before or i < len(found) - most]
+    def unjoined(self, *, before: float, most: int) -> list[Peer]:
+        """Peers that were opened before that time and have not joined, and the oldest of more than
+        ``most``.
+        """
+        peers = [p for p in self.peers.values() if self.workers.get(p.session.worker) is not p]
+        return [p for i, p in enumerate(peers) if p.since < before or i < len(peers) - most]
 
     def overdue(self, *, before: float, most: int, most_frames: int) -> list[PeerId]:
-        """Connections that ended before that time, the first of more than ``most``, and those that
-        have sent more than ``most_frames`` since.
-
-        They are forgotten here.
+        """Connections that ended before that time, the oldest of more than ``most``, and those that
+        have sent more than ``most_frames`` since. They are forgotten here.
         """
         many = len(self.ended) - most
-        found = [
-            one
-            for i, (one, since) in enumerate(self.ended.items())
-            if since < before or i < many or self.ignored[one] > most_frames
+        overdue = [
+            peer_id
+            for i, (peer_id, since) in enumerate(self.ended.items())
+            if since < before or i < many or self.ignored[peer_id] > most_frames
         ]
-        for peer_id in found:
+        for peer_id in overdue:
             del self.ended[peer_id]
             self.ignored.pop(peer_id, None)
-        return found
+        return overdue
 
     def gone(self, peer_id: PeerId) -> Peer | None:
-        """The connection does not exist any more; who it was, unless it had ended before."""
+        """A connection was closed; returns its peer unless the session had ended before."""
         self.ended.pop(peer_id, None)
         self.ignored.pop(peer_id, None)
         return self.peers.get(peer_id)
 
     def ready(self) -> Iterator[Peer]:
-        """Workers that can be spoken to."""
+        """Workers whose session is READY: they take updates."""
         return (peer for peer in self.workers.values() if peer.session.state is State.READY)

@@ -1,29 +1,43 @@
-"""A parameter server as a user has it: an address, a recipe, a folder for its log."""
+"""``Server``: a parameter server, with its address, its recipe and the folder of its log."""
 
 from __future__ import annotations
 
 import gc
-import os
 from pathlib import Path
-from types import TracebackType
 
+from thinwire.checks import check_whole
+from thinwire.defaults import LATE_SECONDS, LOSS_SECONDS, SNAPSHOT_NBYTES
 from thinwire.errors import ConfigError
 from thinwire.recipe import Recipe, check_recipe
-from thinwire.server.log import Log
-from thinwire.server.retention import DEFAULT_SETTINGS, LogSettings
-from thinwire.server.rules import Rules
+from thinwire.server.journal import Journal, new_run
+from thinwire.server.log.log import Log
+from thinwire.server.log.settings import DEFAULT_SETTINGS, LogSettings
+from thinwire.server.run_settings import RunSettings, check_run_settings, keep_run_settings
 from thinwire.server.service import Service
-from thinwire.server.settings import ServiceSettings
-from thinwire.server.terms import check_terms
-from thinwire.settings import check_whole
+from thinwire.server.settings import Rules, ServiceSettings
 from thinwire.transport import zeromq
 from thinwire.transport.keys import ServerCurve
+from thinwire.transport.peer_limits import DEFAULT_LIMITS, check_descriptors
+from thinwire.watch.stats import ServerStats
+
+_DESCRIPTORS, _WORKER_DESCRIPTORS = 24, 2
+"""File descriptors of a listener with its log, and of each connected worker."""
 
 
 class Server:
     """Averages the gradients of ``workers`` for the pieces that it owns, compressed both ways.
 
-    It needs no model: workers say what they train, and which of how many servers this is.
+    It needs no model: workers describe what they train, and which of how many servers this is. It
+    listens at ``address``, such as "tcp://0.0.0.0:5555". If ``log_dir`` holds a log, this server
+    goes on where that ends, bit for bit.
+
+    ``workers`` is the number of workers averaged over. Synchronous training waits for all of them;
+    with a smaller ``quorum`` a version closes with so many pushes, and pushes computed on a version
+    more than ``staleness`` behind are refused, so that their worker sends them later. Off this
+    machine ``keys`` are needed, or ``insecure=True``. A worker that is disconnected for
+    ``loss_seconds`` is lost: ``on_loss`` "stop" ends the run for all, "continue" goes on without
+    it. Late workers are logged every ``late_seconds``. After ``snapshot_nbytes`` of log, or more if
+    the state is large, a snapshot of the state makes restarts quick.
     """
 
     def __init__(
@@ -39,60 +53,69 @@ class Server:
         keys: ServerCurve | None = None,
         insecure: bool = False,
         on_loss: str = "stop",
-        loss_seconds: float = 60.0,
-        late_seconds: float = 10.0,
-        snapshot_nbytes: int = 64 << 20,
+        loss_seconds: float = LOSS_SECONDS,
+        late_seconds: float = LATE_SECONDS,
+        snapshot_nbytes: int = SNAPSHOT_NBYTES,
         seed: int = 0,
     ) -> None:
-        """Listen at ``address``, such as "tcp://0.0.0.0:5555", and take up ``log_dir`` if there is
-        a log in it: then this server goes on where it was, bit for bit.
-
-        ``workers`` is the n of the mean. Synchronous training waits for all of them; with a smaller
-        ``quorum`` a version closes with so many pushes, and pushes computed on a version more than
-        ``staleness`` behind go back to their worker. Off this machine ``keys`` are needed, or
-        ``insecure=True``. A worker that is away for ``loss_seconds`` is lost: ``on_loss`` "stop"
-        ends the run for all, "continue" goes on without it. Who is waited for is logged every
-        ``late_seconds``. After ``snapshot_nbytes`` of log, or more if the state is large, the state
-        is kept too, so that a restart is quick.
-        """
         check_recipe(recipe, owner="Server")
-        rules = rules_for(workers, quorum, staleness)
+        run = RunSettings(recipe, rules_for(workers, quorum, staleness), seed)
         settings = ServiceSettings(loss_seconds, on_loss, late_seconds, snapshot_nbytes)
-        check_whole(seed, least=0, owner="Server", field="seed")
+        _check_room(workers)
+        folder = None if log_dir is None else Path(log_dir)
         self._stopping = False
-        self._listener = zeromq.listen(address, curve=keys, insecure=insecure)
         self._log: Log | None = None
+        self._listener = zeromq.listen(address, curve=keys, insecure=insecure)
         try:
-            recovery = None
-            if log_dir is not None:
-                new_run = int.from_bytes(os.urandom(7), "little") + 1
-                self._log, recovery = Log.open(Path(log_dir), log_settings, new_run=new_run)
-                check_terms(Path(log_dir), recipe, rules, seed)
-            self.service = Service(
-                self._listener,
-                recipe,
-                rules,
-                settings=settings,
-                log=self._log,
-                recovery=recovery,
-                seed=seed,
-            )
+            self._service = self._start(run, settings, folder, log_settings)
         except BaseException:
             self.close()
             raise
+
+    def _start(
+        self,
+        run: RunSettings,
+        settings: ServiceSettings,
+        folder: Path | None,
+        log_settings: LogSettings,
+    ) -> Service:
+        recovery = None
+        if folder is not None:
+            self._log, recovery = Log.open(folder, log_settings, new_run=new_run())
+            check_run_settings(folder, recovery, run)
+        service = Service(
+            self._listener,
+            run.recipe,
+            run.rules,
+            settings=settings,
+            journal=Journal(self._log),
+            recovery=recovery,
+            seed=run.seed,
+        )
+        if folder is not None:  # after the log was taken up: a refused start changes nothing
+            keep_run_settings(folder, run)
+        return service
 
     @property
     def address(self) -> str:
         """Where workers connect to, with the port that was chosen if 0 was asked for."""
         return self._listener.address
 
+    def stats(self) -> ServerStats:
+        """What this server did since it was started. Any thread may call it."""
+        return self._service.stats()
+
     def run(self, *, tick_seconds: float = 0.2) -> None:
-        """Serve until all workers are done, or ``stop`` is called. Raises WorkerLost."""
-        # A full collection would look at all that torch has brought, for up to a second on a busy
-        # machine, while nobody reads and a flood takes memory.
+        """Serve until all workers are done, or ``stop`` is called. Raises WorkerLost.
+
+        If they were done before, by the log, this returns at once.
+        """
+        self._service.done = self._service.training.is_over
+        # A full collection would look at all objects of torch, for up to a second on a busy
+        # machine: meanwhile frames are not read, and a flood takes memory.
         gc.freeze()
         try:
-            self.service.serve(stop=lambda: self._stopping, tick_seconds=tick_seconds)
+            self._service.serve(stop=lambda: self._stopping, tick_seconds=tick_seconds)
         finally:
             gc.unfreeze()
             self.close()
@@ -105,7 +128,7 @@ class Server:
         self._stopping = True
 
     def close(self) -> None:
-        """Let go of address and log. ``run`` does it at its end."""
+        """Release address and log. ``run`` does it at its end."""
         self._listener.close()
         if self._log is not None:
             self._log.close()
@@ -113,17 +136,19 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
+def _check_room(workers: int) -> None:
+    """Check file descriptors now, not when the last worker joins or the log begins a segment."""
+    connected = min(workers, DEFAULT_LIMITS.max_peers)
+    needed = _DESCRIPTORS + _WORKER_DESCRIPTORS * connected
+    check_descriptors(needed, what=f"a server for {workers} workers")
+
+
 def rules_for(workers: int, quorum: int | None, staleness: int | None) -> Rules:
-    """Synchronous unless a quorum is given."""
+    """Rules that are synchronous unless a quorum is given."""
     check_whole(workers, least=1, owner="Server", field="workers")
     if quorum is not None and quorum < workers and staleness is None:
         raise ConfigError(

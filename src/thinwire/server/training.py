@@ -1,6 +1,6 @@
-"""What is trained, and how far it is: all that a log can tell again.
+"""``Training``: what is trained, and how far it is: the state that a log can restore.
 
-Who is connected just now is not known here, and nothing is sent.
+It knows no connections, and sends nothing.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from thinwire.errors import RemoteProtocolError
 from thinwire.model import Model
 from thinwire.recipe import Recipe
 from thinwire.server.aggregate import Aggregate
-from thinwire.server.memory import Memory, in_frames
-from thinwire.server.recovery import Recovery
-from thinwire.server.rules import Rules
-from thinwire.server.state import restore
+from thinwire.server.journal import Journal, in_frames
+from thinwire.server.log.recovery import Recovery
+from thinwire.server.settings import Rules
+from thinwire.server.snapshot_state import lost_in, restore
 from thinwire.wire.frame import Frame
 from thinwire.wire.messages import Describe, Join, Leave, Push, Reason, Update, decode
 
 
 class Training:
-    """Nothing, until a worker describes it."""
+    """Empty until a worker describes the model."""
 
     def __init__(self, recipe: Recipe, rules: Rules, *, seed: int) -> None:
         self._recipe, self._rules, self._seed = recipe, rules, seed
@@ -28,66 +28,79 @@ class Training:
         self.checksums: tuple[int, ...] = ()
         """Of the weights of version 0."""
         self.lost: set[int] = set()
-        """Workers that nobody waits for although they did not say that they are done."""
-        self._began: Frame | None = None
-        """The Join of the worker whose weights those are."""
+        """Workers that left without being done, and are not waited for."""
+        self._first_join: Frame | None = None
+        """The Join with those checksums."""
 
     @property
     def version(self) -> int:
-        """The newest one that all pieces have reached."""
+        """The newest version that all pieces have reached."""
         return 0 if self.aggregate is None else self.aggregate.version
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all workers are done, or lost."""
+        return self.aggregate is not None and len(self.aggregate.absent) == self._rules.workers
+
+    @property
+    def has_pushes(self) -> bool:
+        """Whether a push was ever counted."""
+        return self.aggregate is not None and bool(self.aggregate.counted)
+
     def running(self) -> Aggregate:
+        """The aggregate. Raises RemoteProtocolError before there is a model."""
         if self.aggregate is None:
-            raise RemoteProtocolError("nobody has described what is trained")
+            raise RemoteProtocolError("no worker has described what is trained")
         return self.aggregate
 
     def adopt(self, description: Describe, described: Frame) -> None:
-        """Train this."""
+        """Begin to train this model."""
         self.model, self.described = Model(description, self._rules.workers), described
-        self.aggregate = Aggregate(self._recipe, self.model.own(), self._rules, seed=self._seed)
+        pieces = self.model.owned_pieces()
+        self.aggregate = Aggregate(self._recipe, pieces, self._rules, seed=self._seed)
 
     def enter(self, join: Join, frame: Frame) -> None:
-        """A worker that comes back, or one that says the first weights."""
+        """Take up a worker that comes back, or one whose weights the training begins with."""
         self.running().enter(frame.worker)
-        self.lost.discard(frame.worker)
+        self.lost &= self.running().absent
         if join.checksums:
-            self._began, self.checksums = frame, join.checksums
+            self._first_join, self.checksums = frame, join.checksums
 
     def leave(self, worker: int, reason: Reason) -> list[Update]:
-        """Go on without a worker; returns what waited for nobody else."""
+        """Go on without a worker; returns the updates of versions that waited for it alone."""
         if reason is Reason.LOST:
             self.lost.add(worker)
         return self.running().leave(worker)
 
-    def said(self) -> list[Frame]:
-        """What a snapshot must hold beside the state: what is trained, and from which weights."""
-        return [frame for frame in (self.described, self._began) if frame is not None]
+    def handshake(self) -> list[Frame]:
+        """Describe and first Join, which a snapshot must hold beside the state."""
+        return [frame for frame in (self.described, self._first_join) if frame is not None]
 
-    def recover(self, recovery: Recovery, memory: Memory) -> None:
-        """Count again what was logged before a restart.
+    def recover(self, recovery: Recovery, journal: Journal) -> None:
+        """Replay the log after a restart.
 
         Updates follow from pushes. One that was made but not logged any more is logged now.
         """
         if recovery.snapshot is not None:
             for frame in recovery.snapshot.pending:
                 if frame.kind != Push.kind:
-                    self._again(frame)
+                    self._replay(frame)
             restore(self.running(), recovery.snapshot)
+            self.lost = lost_in(recovery.snapshot)
         missing: dict[tuple[int, ...], Update] = {}
         for frame in recovery.frames():
-            memory.replayed(frame)
+            journal.replayed(frame)
             message = decode(frame)
             if isinstance(message, Update):
-                missing.pop(_name(message), None)
+                missing.pop(_identity(message), None)
             else:
-                missing |= {_name(part): part for part in in_frames(self._again(frame))}
+                missing |= {_identity(part): part for part in in_frames(self._replay(frame))}
         for update in missing.values():
-            memory.keep_update(update)
-        memory.commit()
+            journal.keep_update(update)
+        journal.commit()
 
-    def _again(self, frame: Frame) -> list[Update]:
-        """What a logged frame did when it came."""
+    def _replay(self, frame: Frame) -> list[Update]:
+        """Do what a logged frame did when it came."""
         message = decode(frame)
         if isinstance(message, Describe):
             self.adopt(message, frame)
@@ -100,6 +113,6 @@ class Training:
         return []
 
 
-def _name(update: Update) -> tuple[int, ...]:
-    """The version and the pieces of an update: no other has the same."""
+def _identity(update: Update) -> tuple[int, ...]:
+    """Version and pieces of an update: no other has the same."""
     return (update.version, *(entry.piece for entry in update.entries))

@@ -1,4 +1,4 @@
-"""The laws of codecs. A law takes a codec and a tensor and raises AssertionError if broken."""
+"""``check_codec``: the laws of codecs, each a function that raises AssertionError if broken."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from torch import Generator, Tensor
 from thinwire.codec.base import PRIVATE_WIRE_IDS, Adding, Codec, Payload, Summing, Writing
 from thinwire.codec.registry import codecs
 from thinwire.errors import CorruptPayloadError, NonFiniteError
-from thinwire.testing.tensors import KINDS, SIZES, make
-from thinwire.testing.words import require, require_frozen_value, told_about
+from thinwire.testing.tensors import KINDS, SIZES, make, naming, require, require_frozen_value
 
 
 def check_codec(codec: Codec) -> None:
     """Raise AssertionError, and say why, if ``codec`` breaks a law on any awkward tensor."""
     for rule in RULES:
-        with told_about(f"{codec!r}"):
+        with naming(f"{codec!r}"):
             rule(codec)
     for numel in SIZES:
         for kind in KINDS:
             x = make(kind, numel, seed=numel)
-            with told_about(f"{codec!r}, {numel} {kind} elements"):
+            with naming(f"{codec!r}, {numel} {kind} elements"):
                 for law in LAWS:
                     law(codec, x)
 
@@ -44,8 +43,8 @@ def names_are_its_own(codec: Codec) -> None:
     cls = type(codec)
     others = [other for other in codecs().values() if other is not cls]
     require(cls.name not in {other.name for other in others}, f"its name {cls.name!r} is taken")
-    own = cls.__module__.split(".")[0] == "thinwire"
-    free = range(1, PRIVATE_WIRE_IDS.start) if own else PRIVATE_WIRE_IDS
+    built_in = cls.__module__.split(".")[0] == "thinwire"
+    free = range(1, PRIVATE_WIRE_IDS.start) if built_in else PRIVATE_WIRE_IDS
     require(
         cls.wire_id in free,
         f"wire_id is {cls.wire_id:#06x}, expected {free[0]:#06x} to {free[-1]:#06x}",
@@ -89,8 +88,8 @@ def global_generators_are_untouched(codec: Codec, x: Tensor) -> None:
 
 
 def payload_fits_its_bound(codec: Codec, x: Tensor) -> None:
-    found, bound = len(codec.encode(x, seed=0)), codec.max_nbytes(x.numel())
-    require(found <= bound, f"a payload of {found} bytes, but max_nbytes says {bound}")
+    nbytes, bound = len(codec.encode(x, seed=0)), codec.max_nbytes(x.numel())
+    require(nbytes <= bound, f"a payload of {nbytes} bytes, but max_nbytes is {bound}")
 
 
 def every_element_is_written(codec: Codec, x: Tensor) -> None:
@@ -108,10 +107,8 @@ def any_buffer_is_read_alike(codec: Codec, x: Tensor) -> None:
         memoryview(bytearray(payload)),
         unaligned,
     ):
-        found = _decoded(codec, same, x)
-        require(
-            _same_bits(found, expected), f"{type(same).__name__} is read differently from bytes"
-        )
+        out = _decoded(codec, same, x)
+        require(_same_bits(out, expected), f"{type(same).__name__} is read differently from bytes")
         require(bytes(same) == payload, "decode changed the payload")
 
 

@@ -1,4 +1,4 @@
-"""The laws of feedback. A law takes a feedback and a codec and raises AssertionError if broken."""
+"""``check_feedback``: the laws of feedback. Each raises AssertionError if it is broken."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from thinwire.codec.dither import Dither
 from thinwire.codec.randomk import RandomK
 from thinwire.codec.sign import OneBit
 from thinwire.codec.topk import TopK
-from thinwire.feedback.base import Feedback, Moment, State
-from thinwire.testing.tensors import make
-from thinwire.testing.words import require, require_frozen_value, told_about
+from thinwire.feedback.base import Feedback, State
+from thinwire.gradient.steps import StepInfo
+from thinwire.testing.tensors import make, naming, require, require_frozen_value
 
 CODECS = (
     Float16(),
@@ -34,7 +34,7 @@ NUMEL = 300
 def check_feedback(feedback: Feedback) -> None:
     """Raise AssertionError, and say why, if ``feedback`` breaks a law with any codec here."""
     for codec in CODECS:
-        with told_about(f"{feedback!r} around {codec!r}"):
+        with naming(f"{feedback!r} around {codec!r}"):
             for law in LAWS:
                 law(feedback, codec)
 
@@ -63,7 +63,7 @@ def arguments_are_untouched(feedback: Feedback, codec: Codec) -> None:
     state = feedback.init(NUMEL)
     for step in range(STEPS):
         x = _gradient(step)
-        wanted = feedback.before(x, state, _moment(x, step))
+        wanted = feedback.before(x, state, _info(x, step))
         require(torch.equal(x, _gradient(step)), "before changed the gradient")
         sent = _sent(codec, wanted, step)
         kept = sent.clone()
@@ -96,8 +96,8 @@ def nothing_is_lost(feedback: Feedback, codec: Codec) -> None:
     for step in range(STEPS):
         x = _gradient(step)
         twin["residual"].zero_()
-        put_in += feedback.before(x, twin, _moment(x, step))
-        sent = _sent(codec, feedback.before(x, state, _moment(x, step)), step)
+        put_in += feedback.before(x, twin, _info(x, step))
+        sent = _sent(codec, feedback.before(x, state, _info(x, step)), step)
         sent_in_all += sent
         feedback.after(sent, state, sparse=codec.sparse)
         feedback.after(sent, twin, sparse=codec.sparse)
@@ -121,7 +121,7 @@ def _run(feedback: Feedback, codec: Codec, state: State, steps: range) -> Tensor
     sent_by_step = []
     for step in steps:
         x = _gradient(step)
-        sent = _sent(codec, feedback.before(x, state, _moment(x, step)), step)
+        sent = _sent(codec, feedback.before(x, state, _info(x, step)), step)
         feedback.after(sent, state, sparse=codec.sparse)
         sent_by_step.append(sent)
     return torch.stack(sent_by_step)
@@ -131,8 +131,8 @@ def _gradient(step: int) -> Tensor:
     return make("row-sparse" if step % 2 else "heavy-tailed", NUMEL, seed=step).clamp(-20, 20)
 
 
-def _moment(x: Tensor, step: int) -> Moment:
-    return Moment(
+def _info(x: Tensor, step: int) -> StepInfo:
+    return StepInfo(
         step, workers=2, gradient_norm=math.sqrt(float(x.square().sum())), learning_rate=0.1
     )
 

@@ -1,11 +1,53 @@
-"""Awkward tensors: sizes at which bytes, runs and blocks end, kinds that break arithmetic."""
+"""``make``: awkward tensors, of sizes at which blocks end and of kinds that break arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Generator, Tensor
+
+from thinwire.errors import ThinwireError
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raise AssertionError. Not an assert statement: those vanish under ``python -O``."""
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+@contextmanager
+def naming(subject: str) -> Iterator[None]:
+    """Name ``subject`` in the message of an AssertionError."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{subject}: {error}") from error
+    except ThinwireError as error:
+        raise AssertionError(f"{subject}: {type(error).__name__}: {error}") from error
+
+
+def require_frozen_value(settings: object) -> None:
+    """Settings can be compared, hashed and shared, because they cannot change."""
+    cls = type(settings)
+    if not dataclasses.is_dataclass(cls):
+        raise AssertionError("it is not a dataclass")
+    fields = dataclasses.fields(cls)
+    require(all(_is_fixed(settings, field.name) for field in fields), "its fields can be changed")
+    again = cls(**{field.name: getattr(settings, field.name) for field in fields})
+    require(again == settings, "the same settings make another value")
+    require(hash(again) == hash(settings), "an equal value has another hash")
+
+
+def _is_fixed(settings: object, name: str) -> bool:
+    try:
+        setattr(settings, name, getattr(settings, name))
+    except dataclasses.FrozenInstanceError:
+        return True
+    return False
+
 
 SIZES = (0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 257, 1000, 4096, 4099)
 """Numbers of elements around those at which bytes, words, runs and blocks end."""

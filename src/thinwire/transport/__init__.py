@@ -1,1 +1,1 @@
-"""How frames travel between workers and a server. A frame is opaque here: bytes, never read."""
+"""Transports of frames between workers and a server. A frame is opaque bytes here."""

@@ -1,4 +1,4 @@
-"""Where a server is, and whether it may be there without keys."""
+"""``check_address``: addresses of servers, and which of them need keys."""
 
 from __future__ import annotations
 
@@ -19,17 +19,26 @@ def check_address(address: str, *, least_port: int) -> None:
         )
 
 
-def check_secured(address: str, *, has_keys: bool, insecure: bool) -> None:
-    """Raise ConfigError if frames would leave this machine with nobody knowing who sent them."""
+def check_secured(
+    address: str,
+    *,
+    has_keys: bool,
+    insecure: bool,
+    remedy: str = "give keys=..., or insecure=True",
+) -> None:
+    """Raise ConfigError if peers on other machines could take part without keys.
+
+    ``remedy`` says what to do, in terms of Python or of a command line.
+    """
     if not (has_keys or insecure or is_loopback(address)):
         raise ConfigError(
-            f"{address} is not a loopback address, so keys are required: anybody who reaches it "
-            "could read and change the training; give keys, or say insecure=True"
+            f"{address} is not a loopback address, so keys are required: other machines that reach "
+            f"it could read and change the training; {remedy}"
         )
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches it. A name other than localhost may mean anything."""
+    """Whether only this machine reaches it. Names other than localhost are not resolved."""
     match = _TCP.fullmatch(address)
     host = match["host"].strip("[]") if match else ""
     try:

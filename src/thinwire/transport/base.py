@@ -1,9 +1,9 @@
-"""What a transport is: a ``Connection`` for a worker, a ``Listener`` for the server.
+"""The contract of a transport: ``Connection`` for a worker, ``Listener`` for the server.
 
-Both move whole frames, in order, at most once, and never know what is in them. A connection is one
-connection: when it breaks, its owner is told (``TransportClosed``, ``PeerGone``) and makes a new
-one. Nothing reconnects behind anybody's back, so no frame that was sent to one server can arrive
-at the next. What was sent before the break may or may not have arrived: ask, in a new session.
+Both deliver whole frames, in order, at most once, and never look into them. When a connection
+breaks, its owner is told (``TransportClosed``, ``PeerGone``) and makes a new one. A transport never
+reconnects by itself, so that no frame that was sent to one server can arrive at the next. What was
+sent before the break may or may not have arrived: a new session finds out.
 
 Threads: any number may call ``send``, ``drop`` and ``close`` while one is in ``receive``.
 """
@@ -16,13 +16,13 @@ from typing import NewType, Protocol, TypeAlias
 Buffers: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 """One frame: as it is, or in pieces such as header and body.
 
-Pieces are joined by ``send``, so the caller may use its buffers again at once. That is the only
-copy on the way: the receiver looks at the frame where it arrived. ``bytes`` are not copied at all:
-who sends one frame to many peers joins it once.
+``send`` joins pieces, so that the caller may reuse its buffers at once. That is the only copy: the
+receiver gets a view of the frame where it arrived. ``bytes`` are not copied at all: to send one
+frame to many peers, join it once.
 """
 
 PeerId = NewType("PeerId", int)
-"""Names one connection to a listener. Never used again: a worker that comes back has another."""
+"""Names one connection to a listener. Never reused: a worker that comes back has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,71 +35,71 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class PeerGone:
-    """The last word about ``peer``: its connection is over, and a human may read why."""
+    """The connection of ``peer`` is closed, for a ``reason`` to log. Its last event."""
 
     peer: PeerId
     reason: str
 
 
 class Connection(Protocol):
-    """A worker's side. Made by a function that waits until the server has answered."""
+    """A worker's side. The function that makes it waits for the server's answer."""
 
     @property
     def address(self) -> str:
-        """Where the server is, for messages to humans."""
+        """Where the server is, for logs and errors."""
 
     def send(self, frame: Buffers, *, deadline_seconds: float) -> None:
-        """Hand over one frame; waits while the server does not read.
+        """Hand over one frame; waits while the server does not read (backpressure).
 
         Raises TransportTimeout, TransportClosed, or LocalProtocolError for a frame over the limit.
         """
 
     def receive(self, *, deadline_seconds: float, what: str = "a frame") -> memoryview:
-        """The next frame. ``what`` is awaited, for the error's text.
+        """The next frame. ``what`` it should be is for the error's text.
 
         Raises TransportTimeout, or TransportClosed once all that came before the end was received.
         """
 
     def close(self) -> None:
-        """Give what was sent a moment to leave, then end. May be called twice."""
+        """Close, after giving sent frames a moment to leave. Idempotent."""
 
 
 class Listener(Protocol):
-    """The server's side: all its workers. Nothing a peer does raises an error here."""
+    """The server's side, of all its workers. No peer can make it raise an error."""
 
     @property
     def address(self) -> str:
         """Where workers connect to."""
 
     def receive(self, *, deadline_seconds: float) -> Received | PeerGone | None:
-        """What happened next, or None if nothing did in time. TransportClosed after ``close``.
+        """The next event, or None after the deadline. Raises TransportClosed after ``close``.
 
-        With 0 seconds it takes what is there and never waits: call until None to take it all.
+        With 0 seconds it never waits: call until None to take all that has arrived.
         """
 
     def send(self, peer: PeerId, frame: Buffers) -> None:
-        """Queue one frame; never waits. A peer whose queue is full is gone: it does not read.
+        """Queue one frame; never waits. A peer whose queue is full does not read, and is dropped.
 
         Sending to a peer that is gone does nothing: its ``PeerGone`` was received or is on its way.
         Raises LocalProtocolError for a frame over the limit.
         """
 
     def admit(self, peer: PeerId) -> None:
-        """Say that this peer is known. Until then it may say no more than a few words.
+        """Lift the limits for strangers from this peer: see ``TransportLimits``.
 
-        See ``TransportLimits.max_stranger_nbytes``. Of a peer that is gone it changes nothing.
+        Does nothing for a peer that is gone.
         """
 
     def drop(self, peer: PeerId, reason: str = "") -> None:
-        """End this connection now, unsent frames included. Nothing more is heard of the peer.
+        """Close this connection now, with its unsent frames; no more events of this peer follow.
 
         A ``reason`` is logged, as for peers that the listener drops by itself.
         """
 
     def close(self) -> None:
-        """Give what was sent a moment to leave, then end. May be called twice."""
+        """Close, after giving sent frames a moment to leave. Idempotent."""
 
 
 def join(frame: Buffers) -> bytes:
-    """The frame as one buffer that nobody changes."""
+    """The frame as one immutable buffer."""
     return frame if isinstance(frame, bytes) else b"".join(frame)

@@ -1,7 +1,6 @@
-"""A connection on which things go wrong, for tests: the same ones each time for the same seed.
+"""``ImpairedConnection``: injects faults into any connection, for tests, reproducibly.
 
-It wraps any other connection. It never waits on its own, and chance decides nothing but what the
-seed and the number of the frame decide.
+The seed and the number of a frame decide its fault. It adds no delays of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 from thinwire.errors import ConfigError, TransportClosed
 from thinwire.transport.base import Buffers, Connection, join
-from thinwire.transport.deadline import Deadline
+from thinwire.transport.peer_limits import Deadline
 
 
 class Fault(enum.Enum):
@@ -23,7 +22,7 @@ class Fault(enum.Enum):
     PASS = "pass"
     DROP = "drop"
     DUPLICATE = "duplicate"
-    HOLD = "hold"  # comes after the next frame that passes: delayed, and out of order
+    HOLD = "hold"  # arrives after the next frame that passes: delayed, and out of order
     TRUNCATE = "truncate"  # loses its end, at a place that the seed chooses
     FLIP = "flip"  # one bit, likewise
     RESET = "reset"  # the connection ends, and the frame is lost
@@ -61,7 +60,7 @@ NO_FAULTS: Final = Faults()
 
 
 class ImpairedConnection:
-    """``inner`` with faults. A frame that is held back when the connection ends is lost."""
+    """``inner`` with faults. A frame that is held back when the connection closes is lost."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class ImpairedConnection:
 
 
 class _Lane:
-    """One direction: how many frames came by, and those held back."""
+    """One direction: the number of the next frame, and frames held back."""
 
     def __init__(self, faults: Faults, name: str) -> None:
         self._faults = faults

@@ -1,6 +1,6 @@
-"""A transport between threads of one process: the same promises as sockets, without any.
+"""``InprocListener``: a transport between threads of one process, with the same contract.
 
-For tests and demonstrations. All state is guarded by one lock, which nobody holds while waiting.
+For tests and demonstrations. One lock guards all state, and is released while a thread waits.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from collections import deque
 
 from thinwire.errors import TransportClosed, TransportTimeout
 from thinwire.transport.base import Buffers, PeerGone, PeerId, Received, join
-from thinwire.transport.deadline import Deadline
-from thinwire.transport.limits import DEFAULT_LIMITS, Allowance, TransportLimits
-from thinwire.transport.refusals import Refusals
+from thinwire.transport.peer_limits import DEFAULT_LIMITS, Allowance, Deadline, TransportLimits
+from thinwire.transport.rate_limited_log import RateLimitedLog
 
 _log = logging.getLogger(__name__)
 
 
 class InprocListener:
-    """A server's side, and the place where workers ``connect``."""
+    """A server's side, to which workers ``connect``."""
 
     def __init__(self, name: str = "inproc", *, limits: TransportLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
@@ -28,7 +27,7 @@ class InprocListener:
         self._name = name
         self._peers: dict[PeerId, InprocConnection] = {}  # in the order in which they are served
         self._gone: deque[PeerGone] = deque()
-        self._refusals = Refusals(_log)
+        self._refusals = RateLimitedLog(_log)
         self._made = 0
         self._closed = False
 
@@ -37,11 +36,11 @@ class InprocListener:
         return f"inproc://{self._name}"
 
     def connect(self) -> InprocConnection:
-        """A new worker's side. TransportClosed if there is no server or no place left."""
+        """A new worker's side. Raises TransportClosed if the server is closed or full."""
         with self.changed:
             if self._closed or len(self._peers) >= self.limits.max_peers:
-                found = "is closed" if self._closed else f"has {len(self._peers)} peers, its limit"
-                raise TransportClosed(f"the server at {self.address} {found}")
+                state = "is closed" if self._closed else f"has {len(self._peers)} peers, its limit"
+                raise TransportClosed(f"the server at {self.address} {state}")
             self._made += 1
             connection = InprocConnection(self)
             self._peers[PeerId(self._made)] = connection
@@ -74,7 +73,7 @@ class InprocListener:
             self._refusals.note(f"peer {peer} was dropped: {why}", now=now)
             self._remove(peer)
             return PeerGone(peer, why)
-        self._peers[peer] = self._peers.pop(peer)  # to the end: everybody gets a turn
+        self._peers[peer] = self._peers.pop(peer)  # to the end: round-robin
         return Received(peer, memoryview(frame))
 
     def send(self, peer: PeerId, frame: Buffers) -> None:
@@ -98,7 +97,7 @@ class InprocListener:
             self.changed.notify_all()
 
     def admit(self, peer: PeerId) -> None:
-        """Nobody here is a stranger: it is the same process."""
+        """There are no strangers in the same process."""
 
     def drop(self, peer: PeerId, reason: str = "") -> None:
         with self.changed:
@@ -131,7 +130,7 @@ class InprocListener:
 
 
 class InprocConnection:
-    """A worker's side; the listener makes it, and reads and writes its queues."""
+    """A worker's side; the listener makes it, and uses its queues."""
 
     def __init__(self, listener: InprocListener) -> None:
         self._listener = listener
@@ -160,7 +159,7 @@ class InprocConnection:
             self._changed.notify_all()
 
     def _has_room(self, nbytes: int) -> bool:
-        """A worker stops at half of what may be unread."""
+        """Backpressure: a worker waits at half of what may be unread."""
         unread, most = sum(map(len, self.pushes)), self._limits
         fits = unread + nbytes <= most.max_unread_nbytes // 2
         return fits and len(self.pushes) < max(1, most.max_unread_messages // 2)

@@ -1,4 +1,4 @@
-"""Key pairs, and the files they are kept in. A secret is in no repr, log or error.
+"""``KeyPair``: keys of servers and workers, and their files. A secret is in no repr, log or error.
 
 Files are text. ``NAME.secret`` has two lines, ``public HEX`` and ``secret HEX``, and can be read by
 its owner alone. ``NAME.public``, and a list of allowed keys, has a line ``HEX NAME`` for each key.
@@ -18,7 +18,7 @@ KEY_NBYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeyPair:
     """A CURVE key pair, 32 bytes each. ``thinwire.transport.zeromq.new_keys`` makes one."""
 
     public: bytes
@@ -31,9 +31,9 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class ServerCurve:
-    """A server's own keys and the public keys of all workers it talks to: nobody else gets in."""
+    """A server's own keys and the public keys of its workers: it accepts no others."""
 
-    keys: Keys
+    keys: KeyPair
     allowed: frozenset[bytes]
 
     def __post_init__(self) -> None:
@@ -43,9 +43,9 @@ class ServerCurve:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCurve:
-    """A worker's own keys and the public key of the server: it talks to no other."""
+    """A worker's own keys and the public key of its server: it accepts no other."""
 
-    keys: Keys
+    keys: KeyPair
     server_public: bytes
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ def _check_key(key: bytes, *, where: str) -> None:
         raise ConfigError(f"{where}: {len(key)} bytes, expected {KEY_NBYTES}")
 
 
-def save_keys(keys: Keys, folder: Path, name: str) -> tuple[Path, Path]:
+def save_keys(keys: KeyPair, folder: Path, name: str) -> tuple[Path, Path]:
     """Write ``NAME.public`` and ``NAME.secret``, and return both paths. Overwrites nothing."""
     if not name or set(name) & set("/ \t\r\n"):
         raise ConfigError(f"keys: name {name!r}, expected a word without blanks or slashes")
@@ -76,19 +76,19 @@ def _write_new(path: Path, text: str, *, mode: int) -> None:
         file.write(text)
 
 
-def load_keys(path: Path) -> Keys:
+def load_keys(path: Path) -> KeyPair:
     """Read a ``.secret`` file. Refuses one that others can read: its secret may be known."""
-    mode = stat.S_IMODE(path.stat().st_mode)
+    mode = _mode_of(path)
     if mode & 0o077:
         raise ConfigError(
             f"{path}: its mode is {mode:04o}, so others can read this secret; make new keys, "
-            f"or, if nobody has read it, say chmod 600"
+            f"or, if no other user has read it, use chmod 600"
         )
-    lines = [line.split() for line in path.read_text().splitlines()]
+    lines = [line.split() for line in read_key_file(path).splitlines()]
     if len(lines) != 2 or [line[:1] for line in lines] != [["public"], ["secret"]]:
         raise ConfigError(f"{path}: expected two lines, 'public HEX' and 'secret HEX'")
     public, secret = (_read_key(line[1:], where=f"{path}: {line[0]} key") for line in lines)
-    return Keys(public, secret)
+    return KeyPair(public, secret)
 
 
 def load_public_keys(paths: Iterable[Path]) -> frozenset[bytes]:
@@ -96,9 +96,31 @@ def load_public_keys(paths: Iterable[Path]) -> frozenset[bytes]:
     return frozenset(
         _read_key(line.split()[:1], where=f"{path}: line {number}")
         for path in paths
-        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        for number, line in enumerate(read_key_file(path).splitlines(), start=1)
         if line.strip()
     )
+
+
+def read_key_file(path: Path) -> str:
+    """The text of a file of keys. No error repeats any of it, because it may be a secret."""
+    try:
+        return path.read_text()
+    except UnicodeError:
+        text = f"{path}: is not text, expected a file of keys (thinwire keys new)"
+        raise ConfigError(text) from None  # the cause would show the bytes
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _mode_of(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: cannot be read: {error.strerror}")
 
 
 def _read_key(words: list[str], *, where: str) -> bytes:

@@ -1,4 +1,4 @@
-"""A timeline of training steps: what every thread did, and when, so that overlap can be seen.
+"""``trace``: write a timeline of training steps, which shows what each thread did, and the overlap.
 
 The file is a Chrome trace: open it with https://ui.perfetto.dev or chrome://tracing.
 """
@@ -10,10 +10,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+Span = Callable[[str, object], AbstractContextManager[object]]
+"""Makes a context for one activity: its name, and ``str(about)`` beside it. For any thread."""
+
+_NOTHING = nullcontext()
+
+
+def unwatched(name: str, about: object) -> AbstractContextManager[object]:
+    """No-op span, used when tracing is off."""
+    return _NOTHING
+
 
 Json = dict[str, object]
 
@@ -22,10 +33,10 @@ _MICROSECONDS = 1e-3
 
 
 class Watched(Protocol):
-    """What can be traced, as ``tw.Compression``."""
+    """What can be traced, such as ``tw.Compression``."""
 
     def watch(self, span: Callable[[str, object], AbstractContextManager[object]] | None) -> None:
-        """Do everything within spans from now on; with None, no more."""
+        """Do everything within such spans from now on; with None, no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +106,17 @@ def trace(
     them. Spans of the script itself can be added: ``with tracing.span("backward"): ...``.
     """
     tracing = Trace(name, process)
-    for one in watched:
-        one.watch(tracing.span)
+    for handle in watched:
+        handle.watch(tracing.span)
     try:
         yield tracing
     finally:
-        for one in watched:
-            one.watch(None)
+        for handle in watched:
+            handle.watch(None)
         Path(file).write_text(json.dumps(tracing.as_json()))
 
 
 def merge_traces(files: Iterable[str | os.PathLike[str]]) -> Json:
     """One timeline of several processes of one machine: they have the same clock."""
-    read = (json.loads(Path(file).read_text()) for file in files)
-    return {"traceEvents": [event for one in read for event in one["traceEvents"]]}
+    traces = (json.loads(Path(file).read_text()) for file in files)
+    return {"traceEvents": [event for trace in traces for event in trace["traceEvents"]]}

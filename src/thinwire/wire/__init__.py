@@ -1,1 +1,1 @@
-"""Frames, messages, and who may say what when: bytes only, no tensors, no sockets, no clocks."""
+"""Frames, messages and sessions: bytes only, no tensors, no sockets, no clocks."""

@@ -1,7 +1,7 @@
-"""The fields that bodies are made of: their rules, their writer, their reader, and no messages.
+"""``Writer`` and ``Reader``: the fields of a body, and their rules. Messages are elsewhere.
 
-A rule is written once, for both directions, and raises LocalProtocolError; ``messages.decode``, the
-one entry of remote bytes, turns that into RemoteProtocolError.
+A rule is written once, for both directions, and raises LocalProtocolError. Remote bytes enter
+through ``messages.decode`` alone, which turns that into RemoteProtocolError.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from thinwire import errors
-from thinwire.wire.frame import DEFAULT_LIMITS, Limits, check_bytes, check_uint
+from thinwire.files import Buffer
+from thinwire.wire.frame import check_bytes, check_uint
+from thinwire.wire.limits import DEFAULT_LIMITS, Limits
 
 _FLOAT64 = struct.Struct("<d")
 _ROW = struct.Struct("<IHII")  # piece codec numel nbytes
@@ -20,22 +22,34 @@ _NUMBER = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One compressed piece: its number, the wire id of the codec that wrote it, and the payload.
+class EncodedBytes:
+    """What a codec wrote: its wire id, the number of elements, and the payload, often a view."""
 
-    ``payload`` is a view of a buffer that somebody else owns.
-    """
+    wire_id: int
+    numel: int
+    payload: Buffer
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.payload)
+
+    def copied(self) -> EncodedBytes:
+        """The same, with a payload of its own."""
+        return EncodedBytes(self.wire_id, self.numel, bytes(self.payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One compressed piece of a message, under its number."""
 
     piece: int
-    codec: int
-    numel: int
-    payload: memoryview
+    encoded: EncodedBytes
 
     def __post_init__(self) -> None:
         check_uint("entry: piece", self.piece, bits=32)
-        check_uint("entry: codec", self.codec, bits=16)
-        check_uint("entry: numel", self.numel, bits=32)
-        check_bytes("entry: payload", self.payload)
+        check_uint("entry: codec", self.encoded.wire_id, bits=16)
+        check_uint("entry: numel", self.encoded.numel, bits=32)
+        check_bytes("entry: payload", memoryview(self.encoded.payload))
 
 
 def check_positive(where: str, value: int) -> None:
@@ -65,7 +79,7 @@ def check_text(where: str, text: str) -> None:
 
 
 def shortened(text: str) -> str:
-    """As much of ``text`` as any message may carry, and all of it UTF-8."""
+    """As much of ``text`` as fits into a message, in valid UTF-8."""
     return text.encode(errors="replace")[: DEFAULT_LIMITS.max_text_nbytes].decode(errors="ignore")
 
 
@@ -75,7 +89,7 @@ class Writer:
     def __init__(self, where: str, limits: Limits) -> None:
         self._where = where
         self._limits = limits
-        self._parts: list[bytes | memoryview] = []
+        self._parts: list[Buffer] = []
 
     def uint(self, value: int, nbytes: int) -> None:
         self._parts.append(value.to_bytes(nbytes, "little"))
@@ -98,13 +112,13 @@ class Writer:
 
     def entries(self, entries: tuple[Entry, ...]) -> None:
         self.count(len(entries))
-        most = max((entry.numel for entry in entries), default=0)
+        most = max((entry.encoded.numel for entry in entries), default=0)
         _check_limit(f"{self._where}: numel", most, self._limits.max_numel)
         self._parts.extend(
-            _ROW.pack(entry.piece, entry.codec, entry.numel, len(entry.payload))
+            _ROW.pack(entry.piece, entry.encoded.wire_id, entry.encoded.numel, entry.encoded.nbytes)
             for entry in entries
         )
-        self._parts.extend(entry.payload for entry in entries)
+        self._parts.extend(entry.encoded.payload for entry in entries)
 
     def count(self, count: int) -> None:
         _check_limit(f"{self._where}: count", count, self._limits.max_entries)
@@ -131,9 +145,9 @@ class Writer:
         return nbytes
 
 
-def _check_limit(where: str, found: int, limit: int) -> None:
-    if found > limit:
-        raise errors.LocalProtocolError(f"{where} {found}, the limit is {limit}")
+def _check_limit(where: str, value: int, limit: int) -> None:
+    if value > limit:
+        raise errors.LocalProtocolError(f"{where} {value}, the limit is {limit}")
 
 
 class Reader:
@@ -165,13 +179,13 @@ class Reader:
             ) from None
 
     def numbers(self, what: str) -> tuple[int, ...]:
-        """A table of them; ``what`` they are is for errors."""
+        """A table of numbers; ``what`` they are is for errors."""
         count = self.count()
         table = self._take(count * _NUMBER.size, f"a table of {count} {what}")
         return tuple(number for (number,) in _NUMBER.iter_unpack(table))
 
     def entries(self) -> tuple[Entry, ...]:
-        """The table, and the payloads, which must fill the rest of the body exactly."""
+        """The table and the payloads, which must fill the rest of the body exactly."""
         count = self.count()
         table = self._take(count * _ROW.size, f"a table of {count} entries")
         rows = list(_ROW.iter_unpack(table))
@@ -185,7 +199,7 @@ class Reader:
         payloads = self._take(total, "the payloads")
         ends = accumulate(nbytes for *_, nbytes in rows)
         return tuple(
-            Entry(piece, codec, numel, payloads[end - nbytes : end])
+            Entry(piece, EncodedBytes(codec, numel, payloads[end - nbytes : end]))
             for (piece, codec, numel, nbytes), end in zip(rows, ends, strict=True)
         )
 

@@ -1,58 +1,31 @@
-"""One frame: a 40-byte header, then one body. docs/wire-format.md is the specification.
+"""``Frame``: a 40-byte header, then one body. docs/wire-format.md is the specification.
 
-Bytes in, objects out: this file does not know what a body means, and never reads or waits.
+Bytes in, objects out: no I/O, and nothing here knows what a body means.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from thinwire import _native, errors
+from thinwire.wire.limits import DEFAULT_LIMITS, MAX_BODY_NBYTES, Limits
 
 MAGIC = b"TWIR"
 VERSION = 1
-SERVER = 0xFFFF_FFFF  # in the place of a worker: the server wrote this frame
+SERVER = 0xFFFF_FFFF  # instead of the number of a worker: the server sent this frame
 
 _FIELDS = struct.Struct("<4sBBHQIIQI")  # magic version kind reserved run epoch worker step nbytes
 _CRC = struct.Struct("<I")
 HEADER_NBYTES = _FIELDS.size + _CRC.size
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What this side will read or write, checked before anything is allocated.
-
-    ``max_body_nbytes``: 64 MiB of payloads, and 1 MiB for the largest table of entries and the
-    fixed fields. A model of any size fits, cut into several frames, and a server never holds more
-    than this of a worker's unfinished frame. ``max_entries``: pieces in one message; 65536 rows of
-    14 bytes are 896 KiB. ``max_numel``: elements of one piece, because a sparse payload of a few
-    bytes may claim any number and its reader allocates for it; 2**26 are 256 MiB of float32.
-    ``max_text_nbytes``: a sentence or two for a human.
-    """
-
-    max_body_nbytes: int = (64 + 1) << 20
-    max_entries: int = 1 << 16
-    max_numel: int = 1 << 26
-    max_text_nbytes: int = 1 << 10
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not 0 <= value <= 0xFFFF_FFFF:
-                raise errors.ConfigError(
-                    f"limits: {field.name} {value}, expected 0..4294967295, its field has 32 bits"
-                )
-
-
-DEFAULT_LIMITS = Limits()
+MAX_FRAME_NBYTES = MAX_BODY_NBYTES + HEADER_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A header and its body. ``worker`` is the sender: a worker's number, or ``SERVER``.
 
-    ``body`` is a view of a buffer that somebody else owns and leaves alone while the frame is used.
+    ``body`` is a view: the owner of its buffer must not change it while the frame is used.
     """
 
     kind: int
@@ -111,10 +84,10 @@ def unpack(data: memoryview, *, limits: Limits = DEFAULT_LIMITS) -> Frame:
     _, _, kind, _, run, epoch, worker, step, _ = _FIELDS.unpack_from(data)
     (expected,) = _CRC.unpack_from(data, _FIELDS.size)
     body = data[HEADER_NBYTES:]
-    found = _checksum(data[: _FIELDS.size], body)
-    if found != expected:
+    checksum = _checksum(data[: _FIELDS.size], body)
+    if checksum != expected:
         raise errors.RemoteProtocolError(
-            f"frame: checksum {found:#010x}, its header says {expected:#010x}, "
+            f"frame: checksum {checksum:#010x}, its header says {expected:#010x}, "
             f"in {nbytes} bytes of kind {kind} from worker {worker} at step {step}"
         )
     return Frame(kind, run, epoch, worker, step, body)
@@ -123,7 +96,7 @@ def unpack(data: memoryview, *, limits: Limits = DEFAULT_LIMITS) -> Frame:
 def frame_nbytes(header: memoryview, *, limits: Limits = DEFAULT_LIMITS) -> int:
     """The whole frame's nbytes, from at least its header: for readers of streams and files.
 
-    The checksum can only be checked by ``unpack``: until then the answer is bounded, not trusted.
+    Only ``unpack`` checks the checksum: until then the number is bounded, not trusted.
     """
     if len(header) < HEADER_NBYTES:
         raise errors.RemoteProtocolError(
@@ -144,5 +117,5 @@ def frame_nbytes(header: memoryview, *, limits: Limits = DEFAULT_LIMITS) -> int:
 
 
 def frame_kind(header: memoryview) -> int:
-    """Which message a frame is, from at least its header; not trusted until ``unpack``, either."""
+    """The kind of a frame, from at least its header; like ``frame_nbytes`` not to be trusted."""
     return int(_FIELDS.unpack_from(header)[2])

@@ -1,14 +1,43 @@
-"""How a worker takes part, catches up and leaves. See messages.py."""
+"""Messages of a worker's membership: the handshake, catching up, leaving. See messages.py.
+
+Describe, Join, Welcome, then CatchUp and CaughtUp, at the end Leave; a ``Reason`` says why.
+"""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
 from thinwire import errors
 from thinwire.wire.body import Reader, Writer, check_positive, check_text
 from thinwire.wire.frame import check_uint
-from thinwire.wire.reason import Reason, read_reason
+
+
+class Reason(enum.IntEnum):
+    """Why a message is refused or a session ends."""
+
+    STALE = 1  # a push computed on too old a version: the pieces go back to the worker's residual
+    LIMIT = 2  # a push beyond what the server will hold for this worker: they go back as well
+    HISTORY = 3  # the versions asked for are not in the log: start from a checkpoint
+    DIGEST = 4  # they disagree on names, shapes, recipe, number of workers or the first weights
+    UNKNOWN_WORKER = 5  # no such worker, or it has joined already
+    EPOCH = 6  # sent to another run, or to the server before its restart: join again
+    PROTOCOL = 7  # the peer broke the protocol
+    LOST = 8  # a worker is gone for good: everyone stops; the text names it
+    STOPPING = 9  # this side shuts down before the training is done
+    DONE = 10  # the training is done
+
+
+def read_reason(where: str, body: Reader) -> Reason:
+    code = body.uint(2)
+    try:
+        return Reason(code)
+    except ValueError:
+        raise errors.LocalProtocolError(
+            f"{where}: reason {code}, expected {min(Reason)}..{max(Reason)}"
+        ) from None
+
 
 DIGEST_NBYTES = 32
 
@@ -31,7 +60,7 @@ class Described:
 class Describe:
     """Worker to server, first: what it trains, so that a server needs no model of its own.
 
-    ``server`` of ``servers`` is asked: by that and the sizes it knows which pieces are its own.
+    This is server ``server`` of ``servers``: with that and the sizes it knows which pieces it owns.
     ``lead`` is the run of server 0, and 0 for that one itself: servers do not know each other, and
     by this their logs show that they belong together.
     """
@@ -78,7 +107,7 @@ def _read_tensor(body: Reader) -> Described:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Worker to server: that it takes part, and the last version that it has applied.
+    """Worker to server: it takes part, and the last version that it has applied.
 
     ``digest`` is the SHA-256 of names, shapes and recipe. The server sends the updates after
     ``version``. ``checksums`` are those of the weights, one for each tensor described; at version 0
@@ -169,7 +198,7 @@ class CaughtUp:
     """Server to worker: all updates up to ``version`` are sent.
 
     Ends the answer to ``Join`` and ``CatchUp``. If that is not the newest one the worker asks for
-    more when it has taken these, so that no history is too long to be sent.
+    more when it has received these: flow control, so that no history is too long to be sent.
     """
 
     kind: ClassVar[int] = 10

@@ -1,8 +1,8 @@
-"""What workers and a server say to each other. When they may say it is in session.py.
+"""``encode`` and ``decode``: messages between workers and a server. session.py has their order.
 
-A message that exists is valid: its rules are checked when it is made, whoever makes it. One message
-has one encoding. A new message is one class in membership.py or training.py, one name in
-``Message``, its places in the tables of session.py, and golden bytes.
+A message that exists is valid: its rules are checked when it is made, by either side. One message
+has one encoding. A new message is one class in membership.py or pushes.py, one name in ``Message``,
+its places in the tables of session.py, and golden bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TypeAlias, get_args
 
 from thinwire import errors
 from thinwire.wire.body import Reader, Writer
-from thinwire.wire.frame import DEFAULT_LIMITS, HEADER_NBYTES, Frame, Limits, pack
+from thinwire.wire.frame import HEADER_NBYTES, Frame, pack
+from thinwire.wire.limits import DEFAULT_LIMITS, Limits
 from thinwire.wire.membership import (
     DIGEST_NBYTES,
     CatchUp,
@@ -21,10 +22,10 @@ from thinwire.wire.membership import (
     Described,
     Join,
     Leave,
+    Reason,
     Welcome,
 )
-from thinwire.wire.reason import Reason
-from thinwire.wire.training import Counted, Late, Push, Refusal, Report, Update
+from thinwire.wire.pushes import Counted, Late, Push, Refusal, Report, Update
 
 __all__ = [
     "DIGEST_NBYTES",
@@ -76,7 +77,7 @@ def encode(
     step: int,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Frame:
-    """The frame that says ``message``. Payloads are copied once, into its body."""
+    """``message`` as a frame. Payloads are copied once, into its body."""
     body = Writer(type(message).__name__.lower(), limits)
     message.write(body)
     return Frame(message.kind, run, epoch, worker, step, body.finish())
@@ -92,7 +93,7 @@ def encode_into(
     step: int,
     limits: Limits = DEFAULT_LIMITS,
 ) -> int:
-    """Write the whole frame that says ``message`` to the front of ``out``; returns its nbytes."""
+    """Write ``message`` as a whole frame to the front of ``out``; returns its nbytes."""
     body = Writer(type(message).__name__.lower(), limits)
     message.write(body)
     written = body.finish_into(out[HEADER_NBYTES:])
@@ -102,7 +103,7 @@ def encode_into(
 
 
 def decode(frame: Frame, *, limits: Limits = DEFAULT_LIMITS) -> Message:
-    """What ``frame`` says; payloads are views of its body. Raises only RemoteProtocolError."""
+    """The message in ``frame``; payloads are views of its body. Raises only RemoteProtocolError."""
     cls = MESSAGES.get(frame.kind)
     if cls is None:
         raise errors.RemoteProtocolError(

@@ -1,10 +1,10 @@
-"""Who may say what when, between one worker and one server. It sends nothing and waits for nothing.
+"""``Session``: the state machine of one worker and one server. It does no I/O.
 
-A session begins with Describe, Join and Welcome and ends with a Leave from each side. Messages
-cross on the wire, so a side that has said Leave still hears what the other said before it heard
-that; a side that was told Leave says only Leave. A frame that breaks a rule makes the session
-FAILED: all that is left to say is Leave, and its owner starts a new session. What still comes for a
-CLOSED session is dropped by its owner.
+A session begins with the handshake Describe, Join, Welcome and ends with a Leave from each side.
+Messages cross on the wire, so a side that has sent Leave still receives what the other sent before
+it got that; a side that has received Leave sends only Leave. A frame that breaks a rule makes the
+session FAILED: only Leave may follow, and its owner starts a new session. The owner drops what
+still comes for a CLOSED session.
 
 The rules are two tables per role and three orders:
 
@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from thinwire import errors
-from thinwire.wire.frame import DEFAULT_LIMITS, SERVER, Frame, Limits
+from thinwire.wire.frame import SERVER, Frame
+from thinwire.wire.limits import DEFAULT_LIMITS, Limits
 from thinwire.wire.messages import (
     CatchUp,
     CaughtUp,
@@ -51,14 +52,14 @@ class Role(enum.Enum):
 
 
 class State(enum.Enum):
-    """How far a session is, as one side knows it."""
+    """The state of a session, as one side knows it."""
 
     NEW = "new"
-    DESCRIBED = "described"  # Describe is said, Join is next
-    JOINING = "joining"  # Join is said, not answered
+    DESCRIBED = "described"  # Describe is sent, Join is next
+    JOINING = "joining"  # Join is sent, not answered
     READY = "ready"
-    LEAVING = "leaving"  # this side said Leave, the peer not yet
-    LEFT = "left"  # the peer said Leave, this side not yet
+    LEAVING = "leaving"  # this side sent Leave, the peer not yet
+    LEFT = "left"  # the peer sent Leave, this side not yet
     FAILED = "failed"  # the peer broke a rule
     CLOSED = "closed"
 
@@ -98,7 +99,7 @@ SENDS: Mapping[Role, Table] = {
 
 RECEIVES: Mapping[Role, Table] = {
     Role.WORKER: {
-        # Leave is what a server says whose session the Join made FAILED.
+        # Leave is what a server sends whose session the Join made FAILED.
         State.JOINING: {Welcome: State.READY, Refusal: State.CLOSED, Leave: State.CLOSED},
         State.READY: {
             Update: State.READY,
@@ -140,7 +141,7 @@ class Session:
     """One side's view of one session. Make one with ``of_worker`` or ``of_server``.
 
     ``run`` names the training, ``epoch`` counts the server's starts in it; both are at least 1, and
-    0 while a worker has not been told. ``worker`` is the worker's number, SERVER while not known.
+    0 while a worker does not know them. ``worker`` is its number, SERVER while that is unknown.
     """
 
     def __init__(self, role: Role, *, run: int, epoch: int, worker: int, limits: Limits) -> None:
@@ -155,7 +156,7 @@ class Session:
 
     @classmethod
     def of_worker(cls, worker: int, *, run: int = 0, limits: Limits = DEFAULT_LIMITS) -> Session:
-        """A worker's side. It joins ``run`` and no other, or with 0 whichever the server has."""
+        """A worker's side. It joins ``run`` and no other, or with 0 the one that the server has."""
         if not 0 <= worker < SERVER:
             raise errors.ConfigError(f"session: worker {worker}, expected 0..{SERVER - 1}")
         return cls(Role.WORKER, run=run, epoch=0, worker=worker, limits=limits)
@@ -180,11 +181,11 @@ class Session:
         )
 
     def send(self, message: Message, *, step: int = 0) -> None:
-        """Say ``message`` now, or raise LocalProtocolError and change nothing."""
+        """Note that ``message`` is sent now, or raise LocalProtocolError and change nothing."""
         self._move(SENDS[self.role], message, step)
 
     def receive(self, frame: Frame) -> Message:
-        """What the peer says now; RemoteProtocolError if it may not, and the session is FAILED."""
+        """The message in ``frame``; RemoteProtocolError if it is not allowed now, and FAILED."""
         try:
             self._check_sender(frame)
             message = decode(frame, limits=self._limits)
@@ -196,12 +197,12 @@ class Session:
         return message
 
     def fail(self) -> None:
-        """The peer broke a rule: all that is left to say is Leave."""
-        said_leave = self.state in (State.LEAVING, State.CLOSED)
-        self.state = State.CLOSED if said_leave else State.FAILED
+        """The peer broke a rule: only Leave may be sent now."""
+        has_left = self.state in (State.LEAVING, State.CLOSED)
+        self.state = State.CLOSED if has_left else State.FAILED
 
     def _check_sender(self, frame: Frame) -> None:
-        """Refuse what was sent to another run, to the server before its restart, or by another."""
+        """Refuse frames to another run, to the server before its restart, or of another peer."""
         if self.role is Role.SERVER and self.state in (State.NEW, State.DESCRIBED):
             right = frame.run in (0, self.run) and frame.epoch == 0 and frame.worker != SERVER
             right = right and (self.state is State.NEW or frame.worker == self.worker)
@@ -251,6 +252,6 @@ class Session:
             self._last_push = (step, message.version)
 
 
-def _check_at_least(where: str, found: int, least: int) -> None:
-    if found < least:
-        raise errors.LocalProtocolError(f"{where} {found}, expected at least {least}")
+def _check_at_least(where: str, value: int, least: int) -> None:
+    if value < least:
+        raise errors.LocalProtocolError(f"{where} {value}, expected at least {least}")

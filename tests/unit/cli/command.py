@@ -21,7 +21,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 """They work, even if the tests were started by a shell that ignores them."""
 
 _MAIN = """
-from thinwire_command import main
+from thinwire.cli.start import main
 main()
 """
 

@@ -22,8 +22,8 @@ from tests.log_cases import (
     write,
 )
 from thinwire.cli.main import main
-from thinwire.server.retention import LogSettings
-from thinwire.server.snapshot import Snapshot
+from thinwire.server.log.settings import LogSettings
+from thinwire.server.log.snapshot import Snapshot
 from thinwire.wire.frame import HEADER_NBYTES, Frame, pack
 from thinwire.wire.messages import Describe, Described, Leave, Reason, encode
 
@@ -60,7 +60,9 @@ def test_a_folder_shows_its_files_and_where_a_server_would_start(folder: Path) -
 def test_a_folder_shows_who_pushed_and_what_is_kept(folder: Path) -> None:
     lines = inspect(folder).stdout.splitlines()
     assert lines[0].startswith(f"{folder}: log, run {RUN}, ")
-    assert lines[1] == "No worker has said what it trains, or that record is deleted."
+    assert lines[1] == (
+        "The log does not describe the model: no worker has joined, or that record is deleted."
+    )
     cells = [line.split() for line in lines]
     pushes = sum(push(step).body.nbytes + HEADER_NBYTES for step in (1, 2, 1, 2))
     assert ["0", "4", str(pushes), str(pushes // 4), "2", "2", "0.1"] in cells
@@ -77,7 +79,7 @@ def test_a_folder_shows_what_was_trained(tmp_path: Path) -> None:
     result = inspect(tmp_path / "log", "--json", tmp_path / "out.json")
     lines = result.stdout.splitlines()
     assert lines[1] == "Trained: server 1 of 2; 2 tensors, 15 elements"
-    assert lines[2] == "Recipe:  Recipe(push=\N{REPLACEMENT CHARACTER}[2J)"
+    assert lines[2] == r"Recipe:  'Recipe(push=\x1b[2J)'"
     assert "No updates are kept." in lines
     (file,) = json.loads((tmp_path / "out.json").read_text())["files"]
     assert file["frames"][1]["description"]["tensors"][0]["name"] == "fc.weight"
@@ -112,7 +114,7 @@ def test_a_torn_tail_is_not_called_damage_of_the_middle(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     result = inspect(path)
     assert result.exit_code == 1
-    assert "may be what a crash left" in result.stdout
+    assert "a crash may have left" in result.stdout
 
 
 def test_a_damaged_snapshot_is_shown(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from thinwire.cli.json_file import write_json
+from thinwire.cli.files import write_json
 from thinwire.cli.main import main
 
 OLD = '{"results": "of last week"}\n'

@@ -98,9 +98,26 @@ def test_a_second_key_on_a_line_is_not_repeated(folder: Path) -> None:
     assert keys("show", folder / "odd.public").stdout == f"{public}\n"
 
 
-def test_bytes_are_refused(folder: Path) -> None:
-    (folder / "bytes").write_bytes(b"\xff\xfe")
-    assert "is it a file of keys?" in refused(keys("show", folder / "bytes"))
+@pytest.mark.parametrize("name", ["bytes", "bytes.secret", "bytes.public"])
+def test_bytes_are_refused(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"\xff\xfe")
+    (folder / name).chmod(0o600)
+    assert "is not text, expected a file of keys" in refused(keys("show", folder / name))
+    if not name.endswith(".secret"):
+        text = refused(keys("allow", folder / "list", folder / name))
+        assert "is not text, expected a file of keys" in text
+
+
+def test_a_list_of_bytes_is_not_added_to(folder: Path) -> None:
+    (folder / "list").write_bytes(b"\xff\xfe")
+    text = refused(keys("allow", folder / "list", folder / "worker-0.public"))
+    assert "is not text, expected a file of keys" in text
+    assert (folder / "list").read_bytes() == b"\xff\xfe"
+
+
+def test_a_list_with_an_impossible_name_is_one_sentence(folder: Path) -> None:
+    text = refused(keys("allow", folder / ("x" * 300), folder / "worker-0.public"))
+    assert "cannot be read: File name too long" in text
 
 
 def test_a_list_is_made_and_grows(folder: Path) -> None:

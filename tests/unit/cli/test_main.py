@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from thinwire.cli import main as cli
-from thinwire.cli.main import INTERRUPTED, main
+from thinwire.cli.main import main
+from thinwire.cli.start import INTERRUPTED
 from thinwire.errors import ConfigError
 
 CommandLine = pytest.MonkeyPatch
@@ -64,5 +65,5 @@ def test_interrupt_is_quiet(monkeypatch: CommandLine) -> None:
 
 
 def test_every_command_is_where_the_table_says() -> None:
-    for name, entry in cli._COMMANDS.items():
+    for name, entry in cli.commands().items():
         assert entry.load().name == name

@@ -1,4 +1,4 @@
-"""The processes of a command end when it does, however it ended: nobody else would stop them."""
+"""The processes of a command end when it does, however it ends."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.faults.test_log_full import file_limit
+from tests.file_limit import file_limit
+from thinwire.cli.files import write_text
 from thinwire.cli.main import main
-from thinwire.cli.out_file import write_text
 from thinwire.errors import ThinwireError
 
 

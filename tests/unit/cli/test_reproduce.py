@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from thinwire.cli.main import INTERRUPTED, main
-from thinwire.lab.train.tally import Tally
+from thinwire.cli.main import main
+from thinwire.cli.start import INTERRUPTED
+from thinwire_lab.train.engines.base import Tally
 
 
 def reproduce(out: Path, *arguments: str) -> Result:
@@ -22,7 +23,7 @@ def reproduce(out: Path, *arguments: str) -> Result:
 def test_smoke_runs_everything_and_writes_a_report(tmp_path: Path, paper: str) -> None:
     outcome = reproduce(tmp_path, paper, "--scale", "smoke")
     assert outcome.exit_code == 0, outcome.output
-    assert "One seed does not tell what is chance." in outcome.output
+    assert "One seed cannot separate a difference from chance." in outcome.output
     assert re.search(r"perplexity +dense +loss +dense +fp(16|32) +ways +paper", outcome.output)
     assert "…" not in outcome.output
     html = (tmp_path / "report.html").read_text()
@@ -64,4 +65,4 @@ def test_only_and_list(tmp_path: Path) -> None:
     assert "cifar-4: task gpt, scale smoke, 4 workers. A tiny GPT on" in listed.output
     wrong = reproduce(tmp_path, "dgc", "--only", "nothing")
     assert wrong.exit_code == 1
-    assert "Error: nothing here is named 'nothing'" in wrong.stderr
+    assert "Error: --only 'nothing' matches no run" in wrong.stderr

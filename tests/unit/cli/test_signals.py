@@ -1,4 +1,4 @@
-"""Whoever stops a command, and however impatiently: it saves, and says so if anybody reads it."""
+"""A command that is stopped, by whatever signal, saves, and reports it if its output is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.slow import slow
 from tests.unit.cli.command import TERMINAL, Command
-from thinwire.cli.main import INTERRUPTED
+from thinwire.cli.start import INTERRUPTED
 
 STOPPED = "Stopped. Everything is kept in"
 

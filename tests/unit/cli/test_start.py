@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.command import Command
-from thinwire.cli.main import INTERRUPTED
+from thinwire.cli.start import INTERRUPTED
 
 INTERRUPTS = """
 import os, sys
@@ -26,14 +26,13 @@ sys.meta_path.insert(0, Interrupts())
 @pytest.mark.parametrize(
     "module",
     [
-        "thinwire",
         "torch",
         "numpy",
-        "thinwire.worker",
+        "thinwire.cli.main",
         "click",
-        "thinwire.cli.train",
+        "thinwire_lab.cli.train",
         "rich.progress",
-        "thinwire.lab.train.run",
+        "thinwire_lab.train.run",
     ],
 )
 def test_ctrl_c_during_imports_is_quiet(module: str, tmp_path: Path) -> None:
@@ -45,4 +44,4 @@ def test_ctrl_c_during_imports_is_quiet(module: str, tmp_path: Path) -> None:
 
 def test_the_installed_command_begins_there() -> None:
     project = Path(__file__).parents[3] / "pyproject.toml"
-    assert 'thinwire = "thinwire_command:main"\n' in project.read_text()
+    assert 'thinwire = "thinwire.cli.start:main"\n' in project.read_text()

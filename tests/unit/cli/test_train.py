@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from thinwire.cli.main import INTERRUPTED, main
-from thinwire.lab.data.files import VARIABLE
-from thinwire.lab.train.tally import Tally
+from thinwire.cli.main import main
+from thinwire.cli.start import INTERRUPTED
+from thinwire_lab.data.files import VARIABLE
+from thinwire_lab.train.engines.base import Tally
 
 
 def train(*arguments: str) -> Result:
@@ -110,7 +111,7 @@ def _line(outcome: Result, start: str) -> str:
             "Error: OneBit needs parentheses, with its settings in them if any: OneBit()\n",
         ),
         (["gpt", "--recipe", "clan(onebit)"], "onebit is not known here; did you mean OneBit?\n"),
-        (["gpt", "--recipe", "dgc(1 / 100)"], "Error: 1 / 100 is no value for a recipe"),
+        (["gpt", "--recipe", "dgc(1 / 100)"], "Error: 1 / 100 is not a value for a recipe"),
         (["gpt", "--steps", "1", "--epochs", "1"], "Error: train: give steps or epochs, not both"),
     ],
 )
@@ -132,7 +133,7 @@ def test_missing_data_is_one_sentence_that_says_what_to_do(tmp_path: Path) -> No
     assert outcome.stderr.endswith(f"into {tmp_path / 'ptb'}\n")
 
 
-def test_another_run_in_the_folder_is_refused_before_anything_is_said(tmp_path: Path) -> None:
+def test_another_run_in_the_folder_is_refused_before_anything_is_printed(tmp_path: Path) -> None:
     gpt(tmp_path / "run", "--steps", "2")
     outcome = gpt(tmp_path / "run", "--steps", "3")
     assert (outcome.exit_code, outcome.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""What a worker could not do as it should is said to who started the run, not only to a file."""
+"""Warnings of a worker reach the user who started the run, not only a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_worker_that_leaves_something_out_says_so(workers: int, tmp_path: 
     arguments = ["train", "gpt", "--scale", "smoke", "--backend", "server", "--steps", "3"]
     arguments += ["--workers", str(workers), "--recipe", "dgc", "--learning-rate", "1e30"]
     with Command(*arguments, "--out", str(tmp_path)) as command:
-        code, said, errors = command.end()
+        code, output, errors = command.end()
     left_out = "step 1: an inf or a nan is left out"
     assert code == 1
     assert "training diverged" in errors
@@ -25,4 +25,4 @@ def test_every_worker_that_leaves_something_out_says_so(workers: int, tmp_path: 
     warned = [(line["worker"], line["text"]) for line in log if line["kind"] == "warning"]
     assert sorted(warned) == [(worker, left_out) for worker in range(workers)]
     for worker in range(workers):
-        assert f"worker {worker} warns: {left_out}" in said
+        assert f"worker {worker} warns: {left_out}" in output

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import thinwire as tw
-from thinwire.gradient.pieces import ALIGNMENT, Piece, cut
-from thinwire.gradient.placement import place
+from thinwire.gradient.pieces import ALIGNMENT, Piece, cut, place
 
 SHAPES = st.lists(st.integers(0, 5000).map(lambda n: (n,)), max_size=12)
 

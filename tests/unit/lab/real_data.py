@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.lab.data.files import VARIABLE
+from thinwire_lab.data.files import VARIABLE
 
 
 def needs(name: str) -> pytest.MarkDecorator:

@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
+from tests.unit.lab.commands import output_of
 from thinwire.errors import ConfigError
-from thinwire.lab.bench import hosts as bench_hosts
-from thinwire.lab.bench.hosts import burst_nbytes, hosts
+from thinwire_lab.bench import hosts as bench_hosts
+from thinwire_lab.bench.hosts import burst_nbytes, hosts
 
 DEADLINE = 60.0
 needs_rights = pytest.mark.skipif(
@@ -20,17 +21,12 @@ needs_rights = pytest.mark.skipif(
 )
 WAIT = """
 import signal
-from thinwire.lab.bench.hosts import hosts
+from thinwire_lab.bench.hosts import hosts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with hosts(1) as made:
     print(made.hosts[0].name, flush=True)
     signal.pause()
 """
-
-
-def said_by(*command: str) -> str:
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE)
-    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -47,7 +43,7 @@ def test_the_rate_can_be_changed_and_taken_away() -> None:
             made.limit(rate)
             for host in made.hosts:
                 show = ("tc", "qdisc", "show", "dev", host.interface)
-                assert shown in said_by(*host.prefix, *show)
+                assert shown in output_of(*host.prefix, *show)
 
 
 @needs_rights
@@ -55,7 +51,9 @@ def test_packets_fit_into_the_burst_at_1_gbit() -> None:
     """Else the shaper would cut them, at the cost of those who send much."""
     headers = 66  # of Ethernet, IP and TCP, for each of the frames that a packet becomes
     with hosts(1) as made:
-        shown = said_by(*made.hosts[0].prefix, "ip", "-d", "link", "show", made.hosts[0].interface)
+        shown = output_of(
+            *made.hosts[0].prefix, "ip", "-d", "link", "show", made.hosts[0].interface
+        )
     words = shown.split()
     largest = int(words[words.index("gso_max_size") + 1])
     assert largest + headers * (largest // 1448 + 1) < burst_nbytes(10**9)
@@ -66,10 +64,10 @@ def test_packets_fit_into_the_burst_at_1_gbit() -> None:
 def test_nothing_is_left_after_a_signal(number: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", WAIT], stdout=subprocess.PIPE, text=True)
     name = read_line(process)
-    assert name in said_by("ip", "netns", "list")
+    assert name in output_of("ip", "netns", "list")
     process.send_signal(number)
     process.communicate(timeout=DEADLINE)
-    assert name not in said_by("ip", "netns", "list")
+    assert name not in output_of("ip", "netns", "list")
 
 
 @needs_rights
@@ -77,13 +75,13 @@ def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
     process = subprocess.Popen([sys.executable, "-c", WAIT], stdout=subprocess.PIPE, text=True)
     name = read_line(process)
     with hosts(1):
-        assert name in said_by("ip", "netns", "list"), "those of a live run stay"
+        assert name in output_of("ip", "netns", "list"), "those of a live run stay"
     left = subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"])
     process.kill()
     process.communicate(timeout=DEADLINE)
-    assert name in said_by("ip", "netns", "list")
+    assert name in output_of("ip", "netns", "list")
     with hosts(1):
-        assert name not in said_by("ip", "netns", "list")
+        assert name not in output_of("ip", "netns", "list")
     assert left.wait(timeout=DEADLINE) == -signal.SIGKILL
 
 

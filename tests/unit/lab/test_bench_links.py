@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,11 +16,11 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from thinwire.cli.bench_links_table import print_links_report
-from thinwire.cli.bench_progress import RoundsProgress
+from tests.unit.lab.commands import output_of
 from thinwire.cli.main import main
 from thinwire.errors import ConfigError, ThinwireError
-from thinwire.lab.bench.links_cases import (
+from thinwire.recipe_text import read_recipe
+from thinwire_lab.bench.links.cases import (
     CASES,
     DDP,
     DEFAULT_CASES,
@@ -30,7 +29,7 @@ from thinwire.lab.bench.links_cases import (
     LinkModel,
     LinksBench,
 )
-from thinwire.lab.bench.links_models import (
+from thinwire_lab.bench.links.models import (
     BERT,
     LINEAR,
     RESNET50,
@@ -40,14 +39,14 @@ from thinwire.lab.bench.links_models import (
     Workload,
     shapes_of,
 )
-from thinwire.lab.bench.links_plot import plot_links
-from thinwire.lab.bench.links_report import Block, LinksReport, make_link_rows
-from thinwire.lab.bench.links_run import bench_links
-from thinwire.lab.bench.links_trainer import traffic
-from thinwire.lab.bench.machine import free_memory_nbytes, this_machine
-from thinwire.lab.bench.report import Ratio
-from thinwire.lab.bench.rounds import Limits
-from thinwire.spelling import read_recipe
+from thinwire_lab.bench.links.report import Block, LinksReport, make_link_rows, plot_links
+from thinwire_lab.bench.links.run import bench_links
+from thinwire_lab.bench.links.trainer import traffic
+from thinwire_lab.bench.machine import free_memory_nbytes, this_machine
+from thinwire_lab.bench.report import Ratio
+from thinwire_lab.bench.rounds import Limits
+from thinwire_lab.cli.show.bench import RoundsProgress
+from thinwire_lab.cli.show.bench_links import print_links_report
 
 DEADLINE = 60.0
 ONE_BIT = CASES["onebit"]
@@ -205,7 +204,7 @@ def test_table_and_json_have_every_row(capsys: pytest.CaptureFixture[str]) -> No
     for row in written["rows"]:
         assert row["label"] in shown
     assert "interrupted" in shown
-    assert "Other processes had 50%" in shown
+    assert "Other processes used 50%" in shown
     assert shown.count("500+250") == 1, "a server's processor time, where servers are used"
 
 
@@ -280,11 +279,11 @@ def test_command_measures_every_case_and_ctrl_c_keeps_it(
     assert found == [(rate, case) for rate in ("100mbit", "unlimited") for case in chosen]
     check_bytes(written)
     check_trace(json.loads(trace.read_text())["traceEvents"], chosen)
-    assert f"twbench{os.getpid()}" not in said_by("ip", "netns", "list")
+    assert f"twbench{os.getpid()}" not in output_of("ip", "netns", "list")
 
 
 def interrupt_at(text: str) -> Callable[..., None]:
-    """What shows progress, and then somebody presses Ctrl-C."""
+    """Show progress, and then press Ctrl-C."""
     show = RoundsProgress.show
 
     def shown(self: RoundsProgress, round_: int, what: str, *, part: str = "") -> None:
@@ -322,18 +321,13 @@ def test_a_killed_host_is_named_and_nothing_is_left() -> None:
 
     def kill_in_round_1(rate: str, round_: int, what: str) -> None:
         if round_ == 1:
-            names = [line.split()[0] for line in said_by("ip", "netns", "list").splitlines()]
+            names = [line.split()[0] for line in output_of("ip", "netns", "list").splitlines()]
             (host,) = (n for n in names if n.startswith(own) and n.endswith("-0"))
-            pids.extend(said_by("ip", "netns", "pids", host).split())
+            pids.extend(output_of("ip", "netns", "pids", host).split())
             os.kill(int(pids[0]), signal.SIGKILL)
 
     own = f"twbench{os.getpid()}x"
     with pytest.raises(ThinwireError, match=r"^bench: host 0 ended with exit code -9: "):
         bench_links(tiny, kill_in_round_1)
-    assert own not in said_by("ip", "netns", "list")
+    assert own not in output_of("ip", "netns", "list")
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-def said_by(*command: str) -> str:
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE)
-    return done.stdout

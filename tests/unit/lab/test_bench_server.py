@@ -16,17 +16,24 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from tests.unit.lab.commands import output_of
 from thinwire.cli.main import main
 from thinwire.errors import ThinwireError, TransportTimeout
-from thinwire.lab.bench.report import Ratio
-from thinwire.lab.bench.rounds import Limits
-from thinwire.lab.bench.server_cells import ALLREDUCE, ALONE, Cell, ServerBench
-from thinwire.lab.bench.server_crew import Crew
-from thinwire.lab.bench.server_given import LAYERS, Given, GivenNetwork
-from thinwire.lab.bench.server_link import bits_per_second, places_on
-from thinwire.lab.bench.server_orders import Listen, Run, Used
-from thinwire.lab.bench.server_report import Block, make_server_rows
-from thinwire.lab.bench.server_worker import make_optimizer
+from thinwire_lab.bench.report import Ratio
+from thinwire_lab.bench.rounds import Limits
+from thinwire_lab.bench.server.cells import (
+    ALLREDUCE,
+    ALONE,
+    Cell,
+    ServerBench,
+    bits_per_second,
+    places_on,
+)
+from thinwire_lab.bench.server.report import Block, make_server_rows
+from thinwire_lab.bench.server.synthetic import LAYERS, SyntheticModel, SyntheticNetwork
+from thinwire_lab.bench.workers.messages import Listen, Run, Used
+from thinwire_lab.bench.workers.pool import ProcessPool
+from thinwire_lab.bench.workers.worker import make_optimizer
 
 DEADLINE = 60.0
 COMMAND = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);" + (
@@ -121,19 +128,19 @@ def is_alive(pid: int) -> bool:
 
 def test_who_fails_or_ends_is_named_in_one_sentence(tmp_path: Path) -> None:
     impossible = Listen("127.0.0.1", "dgc(7)", workers=1, log="off", folder="")
-    with Crew(tmp_path) as crew:
-        server = crew.start("server 0", "server")
+    with ProcessPool(tmp_path) as pool:
+        server = pool.start("server 0", "server")
         with pytest.raises(ThinwireError, match=r"^bench: server 0 failed: .*ratio.*7.*$"):
-            crew.ask([(server, impossible)], deadline_seconds=DEADLINE)
+            pool.ask([(server, impossible)], timeout_seconds=DEADLINE)
         os.kill(server.pid, signal.SIGKILL)
         with pytest.raises(ThinwireError, match=r"^bench: server 0 ended with exit code -9: .*$"):
-            crew.ask([(server, Used())], deadline_seconds=DEADLINE)
+            pool.ask([(server, Used())], timeout_seconds=DEADLINE)
 
 
 def test_waiting_has_an_end(tmp_path: Path) -> None:
-    with Crew(tmp_path) as crew, pytest.raises(TransportTimeout, match="did not run within"):
-        crew.ask([(crew.start("worker 0", "worker"), Run(0, 1))], deadline_seconds=0.01)
-    assert not is_alive(crew.members[0].pid)
+    with ProcessPool(tmp_path) as pool, pytest.raises(TransportTimeout, match="did not run within"):
+        pool.ask([(pool.start("worker 0", "worker"), Run(0, 1))], timeout_seconds=0.01)
+    assert not is_alive(pool.processes[0].pid)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +189,7 @@ def test_cells_come_once_and_in_order() -> None:
         workers=(2, 1, 2),
         recipes=("dense", "dense"),
         logs=("on", "off"),
-        given=Given(),
+        model=SyntheticModel(),
         limits=Limits(1, 1.0),
     )
     assert [(cell.workers, cell.way, cell.log) for cell in bench.cells()] == [
@@ -194,7 +201,7 @@ def test_cells_come_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("optimizer", [False, True])
 def test_weights_change_only_where_the_optimizer_counts(optimizer: bool) -> None:
-    net = GivenNetwork(Given(5000), rank=0)
+    net = SyntheticNetwork(SyntheticModel(5000), rank=0)
     before = [parameter.clone() for parameter in net.parameters()]
     net.backward()
     make_optimizer(net, counts=optimizer).step()
@@ -203,7 +210,7 @@ def test_weights_change_only_where_the_optimizer_counts(optimizer: bool) -> None
 
 @pytest.mark.parametrize("backward", ["sleep", "compute"])
 def test_backward_gives_the_same_gradients_again_and_takes_its_time(backward: str) -> None:
-    net = GivenNetwork(Given(5000, backward_ms=24.0, backward=backward), rank=0)
+    net = SyntheticNetwork(SyntheticModel(5000, backward_ms=24.0, backward=backward), rank=0)
     clock = {"sleep": time.perf_counter, "compute": time.thread_time}[backward]
     net.backward()
     first = [_gradient(p).clone() for p in net.parameters()]
@@ -224,16 +231,10 @@ def test_hosts_of_a_link_are_limited_and_gone_afterwards() -> None:
     with places_on("100mbit", 2) as places:
         assert len({place.address for place in places}) == 2
         for place in places:
-            shown = said_by(*place.prefix, "tc", "qdisc", "show", "dev", place.interface)
+            shown = output_of(*place.prefix, "tc", "qdisc", "show", "dev", place.interface)
             assert "tbf" in shown
             assert "rate 100Mbit" in shown
-    assert f"twbench{os.getpid()}" not in said_by("ip", "netns", "list")
-
-
-def said_by(*command: str) -> str:
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=DEADLINE
-    ).stdout
+    assert f"twbench{os.getpid()}" not in output_of("ip", "netns", "list")
 
 
 @pytest.mark.parametrize(
@@ -245,6 +246,6 @@ def test_links_are_read(link: str, bits: int | None) -> None:
 
 @pytest.mark.parametrize("numel", [48, 5000, 1_000_000, 25_190_400])
 def test_a_network_has_about_as_many_parameters_as_asked_for(numel: int) -> None:
-    given = Given(numel)
-    wider = LAYERS * (given.width + 1) * (given.width + 2)
-    assert given.nbytes // 4 <= numel < wider
+    model = SyntheticModel(numel)
+    wider = LAYERS * (model.width + 1) * (model.width + 2)
+    assert model.nbytes // 4 <= numel < wider

@@ -10,7 +10,7 @@ import torch
 
 from tests.unit.lab.real_data import needs
 from thinwire.errors import ThinwireError
-from thinwire.lab.data.cifar import SOURCE, read_batch, read_cifar, standardised
+from thinwire_lab.data.cifar import SOURCE, read_batch, read_cifar, standardised
 
 RECORD = bytes([3]) + bytes(range(256)) * 12
 

@@ -13,10 +13,8 @@ import pytest
 import torch
 
 from thinwire.errors import ConfigError, ThinwireError
-from thinwire.lab.data.fashion import SOURCE, read_fashion
-from thinwire.lab.data.files import VARIABLE, Source
-from thinwire.lab.data.idx import read_idx
-from thinwire.lab.data.pictures import Pictures
+from thinwire_lab.data.fashion import SOURCE, read_fashion, read_idx
+from thinwire_lab.data.files import VARIABLE, Pictures, Source
 
 SHAPE = (3, 2, 2)
 ELEMENTS = bytes(range(12))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from thinwire.lab import demo as lab
-from thinwire.lab.demo_report import calculated, make_page, measured, verdicts
-from thinwire.lab.train.events import Outcome, Progress
+import thinwire as tw
+from thinwire.recipe_text import read_recipe
+from thinwire_lab import demo as lab
+from thinwire_lab.cli.show.demo import print_results
+from thinwire_lab.demo import calculated, compared, make_page, measured, verdicts
+from thinwire_lab.train.events import Outcome, Progress
 
 DENSE, ONE_BIT, DGC = lab.ways()
 
@@ -39,10 +41,40 @@ def test_rows_and_verdicts_compare_with_dense() -> None:
     assert measured(dense, dense)[6] == "1"
     assert measured(small, dense)[6] == "1/100"
     assert verdicts([dense, small]) == (
-        "dgc 1 %: 100 times fewer bytes, behind dense after 3 steps (held-out loss +0.500).",
+        "dgc 1 %: 100 times fewer bytes, held-out loss 25.0 % worse than dense after 3 steps "
+        "(2.500 against 2.000 nats per character).",
     )
-    near = replace(small, held_out_loss=2.01)
-    assert "close to dense" in verdicts([dense, near])[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "dense", "words"),
+    [
+        (1.814, 1.740, "4.3 % worse than dense"),  # +0.074 was once called close
+        (2.0220, 2.0, "1.1 % worse than dense"),
+        (2.0211, 2.0, "1.1 % worse than dense"),
+        (2.0209, 2.0, "equal to dense within 1 %"),
+        (2.02, 2.0, "equal to dense within 1 %"),
+        (2.0, 2.0, "equal to dense within 1 %"),
+        (1.98, 2.0, "equal to dense within 1 %"),
+        (1.9791, 2.0, "equal to dense within 1 %"),
+        (1.9789, 2.0, "1.1 % better than dense"),
+        (1.0, 2.0, "50.0 % better than dense"),
+    ],
+)
+def test_a_loss_is_better_equal_or_worse_by_its_share_of_dense(
+    loss: float, dense: float, words: str
+) -> None:
+    assert compared(loss, dense) == words
+
+
+def test_terminal_and_report_use_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    results = [result(), result(ONE_BIT, nbytes=3e4, loss=2.074), result(DGC, loss=1.9)]
+    print_results(results, interrupted=False)
+    terminal = " ".join(capsys.readouterr().out.split())
+    html = make_page(results, "intro", "machine").html()
+    for sentence in verdicts(results):
+        assert sentence in terminal
+        assert sentence in html
 
 
 def test_the_report_needs_nothing_else() -> None:
@@ -58,4 +90,5 @@ def test_all_ways_have_the_same_batches_and_first_weights(tmp_path: Path) -> Non
     assert {(plan.settings.seed, plan.steps, plan.task.feed) for plan in plans} == {
         (3, 5, plans[0].task.feed)
     }
-    assert plans[2].recipe_text.startswith("dgc(0.01, momentum=0.9, clip_norm=None, warmup_steps=0")
+    dgc = tw.dgc(0.01, momentum=0.9, clip_norm=None, warmup_steps=0)
+    assert read_recipe(plans[2].recipe_text) == dgc

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.lab.test_train import gpt, lstm, run, state, without_seconds
+from tests.unit.lab.runs import gpt, lstm, run, state, without_seconds
 from thinwire.errors import ConfigError
-from thinwire.lab.tasks.registry import all_tasks, find_task
-from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome
-from thinwire.lab.train.plan import Plan
-from thinwire.lab.train.run import Result
+from thinwire_lab.tasks.registry import all_tasks, find_task
+from thinwire_lab.train.events import Epoch, Evaluation, Event, Outcome
+from thinwire_lab.train.plan import Plan
+from thinwire_lab.train.run import Result
 
 TASKS = {"gpt": gpt, "lstm": lstm}
 """An LSTM has a state between steps, dropout, and a rate that looks at the losses of epochs."""

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import thinwire as tw
-from thinwire.lab.gpt import GPTSettings
-from thinwire.lab.text import VOCABULARY, draw, read_corpus
+from thinwire_lab.data.text import VOCABULARY, draw, read_corpus
+from thinwire_lab.models.gpt import GPTSettings
 
 
 def test_gpt_sees_no_later_token() -> None:

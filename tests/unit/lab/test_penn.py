@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.lab.real_data import needs
 from thinwire.errors import ThinwireError
-from thinwire.lab.data.penn import END, SOURCE, read_penn, read_words
+from thinwire_lab.data.penn import END, SOURCE, read_penn, read_words
 
 
 def test_words_are_numbered_as_they_come_and_lines_end_with_a_word() -> None:

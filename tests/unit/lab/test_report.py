@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire.lab.report.chart import COLOURS, Chart, Line
-from thinwire.lab.report.page import Heading, Page, Paragraph, Table
-from thinwire.lab.report.ticks import linear_axis, log_axis
+from thinwire_lab.report.chart import COLOURS, Chart, Line, linear_axis, log_axis
+from thinwire_lab.report.page import Heading, Page, Paragraph, Table
 
 
 def test_linear_ticks_are_round_and_within_the_data() -> None:

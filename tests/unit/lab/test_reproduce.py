@@ -10,25 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_log_full import file_limit
+from tests.file_limit import file_limit
 from thinwire.errors import ConfigError, NonFiniteError, ThinwireError
-from thinwire.lab.reproduce.execute import Executor
-from thinwire.lab.reproduce.links import read_links
-from thinwire.lab.reproduce.plan import Reproduction, Trial, trials
-from thinwire.lab.reproduce.registry import find_reproduction
-from thinwire.lab.reproduce.report import make_page
-from thinwire.lab.reproduce.result import TrialResult
-from thinwire.lab.reproduce.sizes import measure, size_blocks
-from thinwire.lab.reproduce.store import Store
-from thinwire.lab.reproduce.table import make_rows, mean_curve
-from thinwire.lab.reproduce.words import cells, header, judge, times
-from thinwire.lab.tasks.base import SCALES
-from thinwire.lab.tasks.registry import find_task
-from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome
-from thinwire.lab.train.loop import Loop
-from thinwire.lab.train.plan import Plan
-from thinwire.lab.train.recipe import complete_recipe
-from thinwire.lab.train.stopping import Interrupts
+from thinwire_lab.reproduce.execute import Executor, find_reproduction
+from thinwire_lab.reproduce.plan import Reproduction, Trial, trials
+from thinwire_lab.reproduce.report import make_page, read_links
+from thinwire_lab.reproduce.result import Store, TrialResult
+from thinwire_lab.reproduce.sizes import measure, size_blocks
+from thinwire_lab.reproduce.table import cells, header, judge, make_rows, mean_curve, times
+from thinwire_lab.tasks.base import SCALES
+from thinwire_lab.tasks.registry import find_task
+from thinwire_lab.train.events import Epoch, Evaluation, Event, Outcome
+from thinwire_lab.train.interrupts import Interrupts
+from thinwire_lab.train.loop import Loop
+from thinwire_lab.train.plan import Plan
+from thinwire_lab.train.recipe import complete_recipe
 
 NAMES = ("dgc", "doublesqueeze", "clan")
 ALL = [find_reproduction(name, scale) for name in NAMES for scale in SCALES]
@@ -68,7 +64,7 @@ def test_only_chooses_experiments_and_rows(only: list[str], count: int) -> None:
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="'lsmt'; there are cifar-4/dense, "):
+    with pytest.raises(ConfigError, match="'lsmt' matches no run, expected one of cifar-4/dense, "):
         trials(find_reproduction("dgc", "small"), seeds=1, only=["lsmt"])
 
 
@@ -147,7 +143,7 @@ def test_only_what_has_several_seeds_is_judged() -> None:
     better = make_rows(SMOKE.experiments[0], found([result(2.0), result(2.2)], [result(1.0)] * 2))
     assert "-1.1000 from dense, more than the spread" in judge(better)[0]
     single = make_rows(SMOKE.experiments[0], found([result(2.0)], [result(3.0)]))
-    assert judge(single) == ("One seed does not tell what is chance.",)
+    assert judge(single) == ("One seed cannot separate a difference from chance.",)
 
 
 def test_curves_are_means_as_far_as_all_seeds_go() -> None:
@@ -289,5 +285,5 @@ def test_links_are_read_and_drawn(tmp_path: Path) -> None:
     page = make_page(SMOKE, {}, planned=1, command="", links=links).html()
     assert "Time per iteration against bandwidth" in page
     path.write_text("{}")
-    with pytest.raises(ThinwireError, match="not what thinwire bench links --json writes"):
+    with pytest.raises(ThinwireError, match="not a file of thinwire bench links --json"):
         read_links(path)

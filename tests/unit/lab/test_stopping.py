@@ -1,4 +1,4 @@
-"""Ctrl-C, as often as somebody presses it. Signals are real."""
+"""Ctrl-C, however often the user presses it. Signals are real."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from thinwire.lab.train.stopping import PATIENCE_SECONDS, Interrupts
+from thinwire_lab.train.interrupts import PATIENCE_SECONDS, Interrupts
 
 DEADLINE_SECONDS = 30.0
 

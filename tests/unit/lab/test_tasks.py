@@ -9,35 +9,39 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.unit.lab.runs import TEXT, words
 from thinwire.errors import ConfigError, ThinwireError
-from thinwire.lab.bert import BERTSettings
-from thinwire.lab.chance import generator_from, seed_from, seeded
-from thinwire.lab.data import cifar
-from thinwire.lab.data.penn import Words
-from thinwire.lab.data.pictures import Pictures, PictureSet
-from thinwire.lab.gpt import GPTSettings
-from thinwire.lab.lstm import LSTMSettings
-from thinwire.lab.resnet import ResNetSettings
-from thinwire.lab.tasks.base import SCALES, Architecture, Memory, Training, Work
-from thinwire.lab.tasks.characters import CharacterFeed
-from thinwire.lab.tasks.language import StreamWork, columns
-from thinwire.lab.tasks.masked import MaskedWork, hide
-from thinwire.lab.tasks.optimizers import LANSSettings, SGDSettings
-from thinwire.lab.tasks.pictures import PictureWork, augmented, unchanged
-from thinwire.lab.tasks.registry import all_tasks, find_task
-from thinwire.lab.tasks.schedule import Constant, Cosine, Decay, Divide, Line, Plateau, Schedule
+from thinwire_lab.data import cifar
+from thinwire_lab.data.files import Pictures, PictureSet
+from thinwire_lab.models.bert import BERTSettings
+from thinwire_lab.models.convolutional import ResNetSettings
+from thinwire_lab.models.gpt import GPTSettings
+from thinwire_lab.models.lstm import LSTMSettings
+from thinwire_lab.seeding import generator_from, seed_from, seeded
+from thinwire_lab.tasks.base import SCALES, Architecture, Memory, Training, Work
+from thinwire_lab.tasks.language import StreamWork, columns
+from thinwire_lab.tasks.masked import MaskedWork, hide
+from thinwire_lab.tasks.optimizers import (
+    Constant,
+    Cosine,
+    Decay,
+    Divide,
+    LANSSettings,
+    Line,
+    Plateau,
+    Schedule,
+    SGDSettings,
+)
+from thinwire_lab.tasks.ours import CharacterFeed
+from thinwire_lab.tasks.pictures import PictureWork, augmented, unchanged
+from thinwire_lab.tasks.registry import all_tasks, find_task
 
 WORKERS = 2
-TEXT = torch.arange(30).repeat(40)
 
 
 def pictures(count: int) -> Pictures:
     pixels = torch.randint(256, (count, 3, 32, 32), generator=generator_from(5))
     return Pictures(pixels.to(torch.uint8), torch.arange(count) % 10)
-
-
-def words() -> Words:
-    return Words(tuple(map(str, range(30))), TEXT, TEXT[:200], TEXT[:300])
 
 
 def works() -> dict[str, tuple[Work, Architecture]]:

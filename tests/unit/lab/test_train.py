@@ -3,68 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.faults.test_log_full import file_limit
+from tests.file_limit import file_limit
 from tests.unit.lab.real_data import needs
-from tests.unit.lab.test_tasks import words
+from tests.unit.lab.runs import gpt, lstm, run, state, without_seconds
 from thinwire.errors import ConfigError, NonFiniteError, ThinwireError
-from thinwire.lab.lstm import LSTMSettings
-from thinwire.lab.tasks.language import StreamWork
-from thinwire.lab.tasks.registry import find_task
-from thinwire.lab.train.checkpoint import Keeper
-from thinwire.lab.train.events import Epoch, Evaluation, Event, Outcome, Progress, read_event
-from thinwire.lab.train.log import NAME, RunLog
-from thinwire.lab.train.plan import Plan, prepare
-from thinwire.lab.train.recipe import complete_recipe
-from thinwire.lab.train.run import Result, Run
-from thinwire.lab.train.settings import RunSettings
-from thinwire.lab.train.stopping import Interrupts
-
-SETTINGS = RunSettings("gpt", "", scale="smoke", recipe="dgc(0.05)", workers=2, steps=24)
-
-
-def gpt(out: Path, **changes: object) -> Plan:
-    return prepare(replace(SETTINGS, out=str(out), **changes))  # type: ignore[arg-type]
-
-
-def silent(event: Event) -> None:
-    pass
-
-
-def run(
-    plan: Plan, *, stop_at: int | None = None, show: Callable[[Event], None] = silent
-) -> Result:
-    """Train; Ctrl-C comes during the step after ``stop_at``."""
-    interrupts = Interrupts()
-
-    def look(event: Event) -> None:
-        show(event)
-        if isinstance(event, Progress) and event.step == stop_at:
-            interrupts.asked = True
-
-    with Run(plan) as opened:
-        return opened.train(look, interrupts)
-
-
-def state(plan: Plan) -> bytes:
-    """The newest checkpoint, but for the time it took."""
-    saved = Keeper(plan.out, rank=0, ranks=1).load()
-    assert saved is not None
-    saved["tally"]["seconds"] = 0.0
-    path = plan.out / "compared"
-    torch.save(saved, path)
-    return path.read_bytes()
-
-
-def without_seconds(result: Result) -> list[dict[str, object]]:
-    return [{**asdict(event), "seconds": 0} for event in result.events]
-
+from thinwire_lab.tasks.registry import find_task
+from thinwire_lab.train.checkpoint import CheckpointStore
+from thinwire_lab.train.events import Epoch, Evaluation, Event, Outcome, read_event
+from thinwire_lab.train.log import NAME, RunLog
+from thinwire_lab.train.plan import prepare
+from thinwire_lab.train.recipe import complete_recipe
+from thinwire_lab.train.run import Run
+from thinwire_lab.train.settings import RunSettings
 
 RECIPES = ("dense", "dgc(0.05)", "doublesqueeze(OneBit())", "clan(Dither(4))")
 
@@ -80,17 +35,6 @@ def test_a_resumed_run_is_the_same_bit_for_bit(recipe: str, tmp_path: Path) -> N
     assert found.finished
     assert without_seconds(found) == without_seconds(expected)
     assert state(parts) == state(whole)
-
-
-def lstm(out: Path, *, recipe: str = "dgc(0.05)") -> Plan:
-    """The LSTM's task with a text that needs no file."""
-    settings = replace(SETTINGS, task="lstm-large", out=str(out), steps=30)
-    task = find_task("lstm-large", "smoke")
-    work = StreamWork(words(), 3, 20, workers=2, seed=0)
-    task = replace(task, model=LSTMSettings(words=30, width=8, dropout=0.5))
-    training = task.training.lasting(30 / work.epoch_steps)
-    spelled = complete_recipe(recipe, training, work.epoch_steps)
-    return Plan(settings, replace(task, training=training), work, spelled, 30)
 
 
 @pytest.mark.parametrize("recipe", ["dense", "dgc(0.05)"])
@@ -163,7 +107,7 @@ def test_two_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_counts_when_all_ranks_have_it(tmp_path: Path) -> None:
-    first, second = (Keeper(tmp_path, rank=rank, ranks=2) for rank in range(2))
+    first, second = (CheckpointStore(tmp_path, rank=rank, ranks=2) for rank in range(2))
     for keeper in (first, second):
         keeper.save(5, {"x": torch.ones(2)})
     first.save(7, {"x": torch.zeros(2)})

@@ -15,47 +15,16 @@ from torch import Tensor
 
 import thinwire as tw
 from tests.cases import laws
-from thinwire.compressor import Compressor
-from thinwire.gradient.pieces import Piece, cut
+from tests.unit.server.aggregates import KEYS, PIECES, RECIPES, Worker, gradient
+from thinwire.compressor.compressor import Compressor
+from thinwire.compressor.encoded import decoded
+from thinwire.gradient.pieces import Piece
 from thinwire.recipe import Recipe
 from thinwire.server.aggregate import Aggregate
-from thinwire.server.rules import Rules
-from thinwire.wire.body import Entry
+from thinwire.server.settings import Rules
+from thinwire.virtual.exchange import VirtualExchange
+from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.messages import Push, Update
-from thinwire.worker.virtual import VirtualExchange
-
-KEYS = [tw.Key("a", (40, 5)), tw.Key("b", (70,))]
-PIECES = dict(enumerate(cut(KEYS, most_numel=128)))
-RECIPES = [
-    tw.doublesqueeze(tw.OneBit()),
-    tw.doublesqueeze(tw.TopK(0.05)),
-    tw.dgc(0.05),
-    tw.clan(tw.Dither(4)),
-    tw.dense(),
-]
-
-
-def gradient(worker: int, step: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(100 * step + worker)
-    return {key.name: torch.randn(key.numel, generator=generator) for key in KEYS}
-
-
-class Worker:
-    """A worker's side: compresses, and takes back what was refused."""
-
-    def __init__(self, recipe: Recipe, rank: int, workers: int) -> None:
-        self.compressor = Compressor(recipe.push, recipe.push_feedback, rank=rank, workers=workers)
-        self.rank, self.step = rank, 0
-
-    def push(self, version: int) -> tuple[int, Push]:
-        flat = gradient(self.rank, self.step)
-        entries = []
-        for number, piece in PIECES.items():
-            part = flat[piece.key.name][piece.start : piece.stop]
-            one = self.compressor.compress_piece(piece, part, step=self.step)
-            entries.append(Entry(number, one.wire_id, one.numel, memoryview(bytes(one.payload))))
-        self.step += 1
-        return self.step - 1, Push(version, 0.1, tuple(entries))
 
 
 def serve(aggregate: Aggregate, workers: Sequence[Worker]) -> list[Update]:
@@ -83,7 +52,9 @@ def test_synchronous_is_the_virtual_exchange_whatever_the_order_of_arrival(recip
         assert sorted(found) == sorted(PIECES)
         for number, piece in PIECES.items():
             entry = found[number]
-            decoded = tw.Encoded(entry.codec, entry.numel, entry.payload).decode()
+            decoded = tw.Encoded(
+                entry.encoded.wire_id, entry.encoded.numel, entry.encoded.payload
+            ).decode()
             expected = mean[piece.key.name].reshape(-1)[piece.start : piece.stop]
             assert torch.equal(decoded, expected)
 
@@ -110,7 +81,9 @@ def test_I4_nothing_is_lost_in_any_order_with_any_quorum(
         step, push = workers[rank].push(known[rank])
         for update in aggregate.count(rank, step, push):
             for entry in update.entries:
-                applied[entry.piece] += tw.Encoded(entry.codec, entry.numel, entry.payload).decode()
+                applied[entry.piece] += tw.Encoded(
+                    entry.encoded.wire_id, entry.encoded.numel, entry.encoded.payload
+                ).decode()
     for number, piece in PIECES.items():
         total = applied[number] + residual(aggregate.compressor, piece)
         given_ = torch.zeros(piece.numel, dtype=torch.float64)
@@ -120,7 +93,7 @@ def test_I4_nothing_is_lost_in_any_order_with_any_quorum(
                 part = gradient(worker.rank, step)[piece.key.name][piece.start : piece.stop]
                 given_ += part.double() / 4
         for one in aggregate.open[number]:
-            total += one.encoded.decode().double() / 4
+            total += decoded(one.encoded).double() / 4
         torch.testing.assert_close(total, given_, rtol=1e-5, atol=1e-4)
 
 
@@ -181,22 +154,28 @@ def test_the_same_pushes_give_the_same_updates() -> None:
         worker = workers[(i * i) % 3]
         step, push = worker.push(first.version)
         if (
-            first.marks.get((worker.rank, 0))
-            and first.marks[worker.rank, 0].version >= push.version
+            first.counted.get((worker.rank, 0))
+            and first.counted[worker.rank, 0].version >= push.version
         ):
             continue
         assert first.count(worker.rank, step, push) == again.count(worker.rank, step, push)
 
 
 def entry_for(number: int, payload: bytes, codec: int = 1) -> Entry:
-    return Entry(number, codec, PIECES[number].numel, memoryview(payload))
+    return Entry(number, EncodedBytes(codec, PIECES[number].numel, memoryview(payload)))
 
 
 @pytest.mark.parametrize(
     ("push", "words"),
     [
-        (Push(0, 0.0, (Entry(99, 1, 4, memoryview(bytes(16))),)), "is not served here"),
-        (Push(0, 0.0, (Entry(0, 1, 4, memoryview(bytes(16))),)), "elements, but that has"),
+        (
+            Push(0, 0.0, (Entry(99, EncodedBytes(1, 4, memoryview(bytes(16)))),)),
+            "is not served here",
+        ),
+        (
+            Push(0, 0.0, (Entry(0, EncodedBytes(1, 4, memoryview(bytes(16)))),)),
+            "elements, but that has",
+        ),
         (Push(7, 0.0, (entry_for(0, bytes(4 * PIECES[0].numel)),)), "the newest is 0"),
         (Push(0, 0.0, (entry_for(0, b"short"),)), "nbytes"),
         (Push(0, 0.0, (entry_for(0, bytes(9), codec=4),)), "onebit"),
@@ -207,7 +186,7 @@ def test_what_no_honest_worker_sends_is_refused_before_it_counts(push: Push, wor
     aggregate = Aggregate(RECIPES[0], PIECES, Rules(2, 2, 0))
     with pytest.raises(tw.RemoteProtocolError, match=words):
         aggregate.judge(0, 0, push)
-    assert not aggregate.marks
+    assert not aggregate.counted
 
 
 def test_a_second_push_on_the_same_version_goes_back() -> None:
@@ -237,10 +216,15 @@ def test_a_version_that_would_not_be_finite_is_thrown_away(codec: tw.TopK) -> No
         for worker in range(2):
             entry = entry_for(0, bytes(payload), codec=codec.wire_id)
             updates += aggregate.count(worker, step, Push(step, 0.1, (entry,)))
-    assert aggregate.spoilt > 0
+    assert aggregate.overflowed > 0
     for update in updates:
         [entry] = update.entries
-        assert tw.Encoded(entry.codec, entry.numel, entry.payload).decode().isfinite().all()
+        assert (
+            tw.Encoded(entry.encoded.wire_id, entry.encoded.numel, entry.encoded.payload)
+            .decode()
+            .isfinite()
+            .all()
+        )
 
 
 @pytest.mark.parametrize("codec", [tw.TopK(0.1), tw.OneBit(), tw.Dither(4)], ids=repr)
@@ -254,8 +238,7 @@ def test_absurd_learning_rates_spoil_nothing(codec: tw.TopK, rates: tuple[float,
         entry = entry_for(0, bytes(codec.encode(x, seed=0)), codec=codec.wire_id)
         for update in aggregate.count(0, step, Push(step, rates[step % 2], (entry,))):
             answer = update.entries[0]
-            decoded = tw.Encoded(answer.codec, answer.numel, answer.payload).decode()
-            assert decoded.isfinite().all()
+            assert decoded(answer.encoded).isfinite().all()
 
 
 def test_who_is_absent_is_not_waited_for() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.transports import RIGS, Rig
-from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
+from thinwire.transport.peer_limits import DEFAULT_LIMITS, TransportLimits
 
 
 @pytest.fixture(params=RIGS)

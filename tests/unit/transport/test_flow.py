@@ -1,4 +1,4 @@
-"""transport/zeromq/flow.py and inbox.py: what is unread, on either side."""
+"""transport/zeromq/inbox.py and inbox.py: what is unread, on either side."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from thinwire.transport.base import PeerGone, PeerId, Received
-from thinwire.transport.limits import TransportLimits
-from thinwire.transport.zeromq.flow import Flow
-from thinwire.transport.zeromq.inbox import Inbox
+from thinwire.transport.peer_limits import TransportLimits
+from thinwire.transport.zeromq.inbox import Flow, Inbox
 
 LIMITS = TransportLimits(
     max_message_nbytes=10, max_unread_nbytes=40, max_unread_total_nbytes=60, max_unread_messages=5

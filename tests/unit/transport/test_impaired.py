@@ -8,7 +8,7 @@ from tests.transports import DEADLINE_SECONDS, frame, inproc
 from thinwire.errors import ConfigError, TransportClosed
 from thinwire.transport.base import PeerId
 from thinwire.transport.impaired import Fault, Faults, ImpairedConnection
-from thinwire.transport.limits import TransportLimits
+from thinwire.transport.peer_limits import TransportLimits
 
 FRAMES = [b"%d" % n * 10 for n in range(6)]
 LIMITS = TransportLimits(max_unread_messages=1000)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import stat
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from thinwire.errors import ConfigError
 from thinwire.transport.keys import (
-    Keys,
+    KeyPair,
     ServerCurve,
     WorkerCurve,
     load_keys,
@@ -69,6 +71,35 @@ def test_a_secret_is_in_no_repr_and_no_error(tmp_path: Path) -> None:
     assert keys.secret.hex()[:8] not in str(caught.value)
 
 
+LOADERS = [load_keys, lambda path: load_public_keys([path])]
+
+
+@pytest.mark.parametrize("load", LOADERS, ids=["secret", "list"])
+def test_a_file_that_is_no_text_is_one_sentence_without_its_content(
+    tmp_path: Path, load: Callable[[Path], object]
+) -> None:
+    _, path = save_keys(new_keys(), tmp_path, "a")
+    path.write_bytes(path.read_bytes() + b"hidden \xff\xfe")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}: is not text, expected a file of keys (thinwire keys new)"
+    told = "".join(traceback.format_exception(caught.value))
+    assert "hidden" not in told
+    assert "0xff" not in told
+
+
+@pytest.mark.parametrize("load", LOADERS, ids=["secret", "list"])
+def test_a_file_that_cannot_be_read_is_one_sentence(
+    tmp_path: Path, load: Callable[[Path], object]
+) -> None:
+    with pytest.raises(ConfigError, match="gone: cannot be read: No such file or directory"):
+        load(tmp_path / "gone")
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    with pytest.raises(ConfigError, match="folder: cannot be read: Is a directory"):
+        load(folder)
+
+
 def test_a_list_of_keys_has_one_in_each_line(tmp_path: Path) -> None:
     first, second = new_keys().public, new_keys().public
     path = tmp_path / "allowed"
@@ -81,7 +112,7 @@ def test_a_list_of_keys_has_one_in_each_line(tmp_path: Path) -> None:
 
 def test_keys_have_32_bytes() -> None:
     with pytest.raises(ConfigError, match="public key: 31 bytes, expected 32"):
-        Keys(bytes(31), bytes(32))
+        KeyPair(bytes(31), bytes(32))
     with pytest.raises(ConfigError, match="allowed public key: 3 bytes"):
         ServerCurve(new_keys(), frozenset({b"abc"}))
     with pytest.raises(ConfigError, match="server's public key: 0 bytes"):

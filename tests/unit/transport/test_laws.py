@@ -10,8 +10,7 @@ import pytest
 from tests.transports import DEADLINE_SECONDS, Rig, event, frame, gone
 from thinwire import errors
 from thinwire.transport.base import PeerGone, PeerId, Received
-from thinwire.transport.deadline import Deadline
-from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
+from thinwire.transport.peer_limits import DEFAULT_LIMITS, Deadline, TransportLimits
 
 
 def in_threads(*works: Callable[[], None]) -> list[threading.Thread]:

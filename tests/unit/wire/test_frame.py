@@ -11,15 +11,8 @@ import pytest
 
 from tests.reference.crc32c import crc32c
 from thinwire import errors
-from thinwire.wire.frame import (
-    HEADER_NBYTES,
-    SERVER,
-    Frame,
-    Limits,
-    frame_nbytes,
-    pack,
-    unpack,
-)
+from thinwire.wire.frame import HEADER_NBYTES, SERVER, Frame, frame_nbytes, pack, unpack
+from thinwire.wire.limits import Limits
 
 FRAME = Frame(kind=3, run=7, epoch=2, worker=SERVER, step=41, body=memoryview(b"payload"))
 

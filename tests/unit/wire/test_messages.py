@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from thinwire import errors
-from thinwire.wire.body import Entry
-from thinwire.wire.frame import Frame, Limits
+from thinwire.wire.body import EncodedBytes, Entry
+from thinwire.wire.frame import Frame
+from thinwire.wire.limits import Limits
 from thinwire.wire.messages import (
     MESSAGES,
     CatchUp,
@@ -37,7 +38,7 @@ BIG = 1 << 64
 
 
 def entry(piece: int, payload: bytes = b"abc", *, numel: int = 5) -> Entry:
-    return Entry(piece, 1, numel, memoryview(payload))
+    return Entry(piece, EncodedBytes(1, numel, memoryview(payload)))
 
 
 def body_of(message: Message, *, limits: Limits | None = None) -> bytes:
@@ -110,7 +111,9 @@ def test_payloads_are_read_as_views_of_the_body() -> None:
     body = update(row(2, 3), payloads=b"abc")
     message = read(Update.kind, body)
     assert isinstance(message, Update)
-    assert message.entries[0].payload.obj is body
+    payload = message.entries[0].encoded.payload
+    assert isinstance(payload, memoryview)
+    assert payload.obj is body
 
 
 @pytest.mark.parametrize("kind", [0, 7, 14, 255])
@@ -224,9 +227,12 @@ def test_right_learning_rates_are_kept_exactly(rate: float) -> None:
         (lambda: Report(float("nan")), "report: owed nan"),
         (lambda: Leave(Reason.DONE, "a\udfff"), "no UTF-8 encoding at character 1 of 2"),
         (lambda: entry(1 << 32), "entry: piece 4294967296"),
-        (lambda: Entry(1, 1 << 16, 1, memoryview(b"")), "entry: codec 65536"),
-        (lambda: Entry(1, 1, -1, memoryview(b"")), "entry: numel -1"),
-        (lambda: Entry(1, 1, 1, memoryview(bytes(4))[::2]), "entry: payload: .* expected contig"),
+        (lambda: Entry(1, EncodedBytes(1 << 16, 1, memoryview(b""))), "entry: codec 65536"),
+        (lambda: Entry(1, EncodedBytes(1, -1, memoryview(b""))), "entry: numel -1"),
+        (
+            lambda: Entry(1, EncodedBytes(1, 1, memoryview(bytes(4))[::2])),
+            "entry: payload: .* expected contig",
+        ),
     ],
 )
 def test_messages_that_cannot_be_are_our_bug(make: Callable[[], object], message: str) -> None:

@@ -10,16 +10,16 @@ import threading
 import zmq
 from zmq.utils import z85
 
-from thinwire.transport.keys import Keys, ServerCurve, WorkerCurve
+from thinwire.transport.keys import KeyPair, ServerCurve, WorkerCurve
 
 _DOMAIN = "thinwire"
 _ADDRESS = "inproc://zeromq.zap.01"
 
 
-def new_keys() -> Keys:
+def new_keys() -> KeyPair:
     """A fresh key pair, from the system's random numbers."""
     public, secret = zmq.curve_keypair()
-    return Keys(z85.decode(public), z85.decode(secret))
+    return KeyPair(z85.decode(public), z85.decode(secret))
 
 
 def secure_server(socket: zmq.Socket[bytes], curve: ServerCurve) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 
@@ -10,12 +11,69 @@ import zmq
 from thinwire.errors import Refused, RemoteProtocolError, TransportClosed, TransportTimeout
 from thinwire.transport.address import check_address, check_secured, is_ipv6
 from thinwire.transport.base import Buffers, join
-from thinwire.transport.deadline import Deadline
 from thinwire.transport.keys import WorkerCurve
-from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
+from thinwire.transport.peer_limits import DEFAULT_LIMITS, Deadline, TransportLimits
 from thinwire.transport.zeromq.auth import secure_worker
-from thinwire.transport.zeromq.flow import COUNTS_NBYTES, Flow
+from thinwire.transport.zeromq.inbox import COUNTS_NBYTES, Flow
 from thinwire.transport.zeromq.port import Port, send_heartbeats
+
+_logger = logging.getLogger(__name__)
+
+_FIRST_SECONDS = 5.0
+
+
+class Waiting:
+    """One wait for the server at ``address``."""
+
+    def __init__(self, address: str, deadline: Deadline, *, has_keys: bool) -> None:
+        self._address, self._deadline = address, deadline
+        keys = "is this its public key" if has_keys else "does it expect keys"
+        self._doubts = f"is it a Thinwire server, {keys}, or is it full?"
+        self._next = next_reminder(0.0)
+        self.reached = False
+        """Whether anything listens there."""
+
+    def until_reminder(self) -> float:
+        """Seconds to wait at most before ``remind`` has something to say."""
+        return max(0.0, min(self._deadline.left_seconds(), self._next - self._waited()))
+
+    def remind(self) -> None:
+        """Log what is waited for, if that is due."""
+        waited = self._waited()
+        if waited < self._next or self._deadline.passed():
+            return
+        self._next = next_reminder(waited)
+        end = f"giving up after {self._deadline.seconds:.3g} s"
+        if self.reached:
+            found = f"what listens there does not let this worker in yet; {self._doubts}"
+        else:
+            found = "nothing answers yet; is `thinwire serve` running there?"
+        _logger.warning("waiting for %s: %s %s", self._address, found, end)
+
+    def failure(self) -> str:
+        """Why it is given up."""
+        seconds = f"within {self._deadline.seconds:g} s"
+        if self.reached:
+            return (
+                f"what listens at {self._address} did not let this worker in {seconds}: "
+                f"{self._doubts}"
+            )
+        return (
+            f"no server answered at {self._address} {seconds}: is it running, and is the address "
+            "right?"
+        )
+
+    def _waited(self) -> float:
+        return self._deadline.seconds - self._deadline.left_seconds()
+
+
+def next_reminder(waited: float) -> float:
+    """The first of 5, 10, 20, 40, ... seconds that is still to come."""
+    seconds = _FIRST_SECONDS
+    while seconds <= waited:
+        seconds *= 2
+    return seconds
+
 
 _RETRY_SECONDS = 0.05
 # A kernel asks once more after a second, and then ever more rarely: it is better to begin anew with
@@ -48,7 +106,7 @@ def connect(
     check_address(address, least_port=1)
     check_secured(address, has_keys=curve is not None, insecure=insecure)
     deadline = Deadline(deadline_seconds)
-    reached = False
+    waiting = Waiting(address, deadline, has_keys=curve is not None)
     while True:
         port = Port(zmq.DEALER, limits=limits, ipv6=is_ipv6(address))
         try:
@@ -57,51 +115,37 @@ def connect(
             if curve is not None:
                 secure_worker(port.socket, curve)
             port.socket.connect(address)
-            last = _shake_hands(port, address, deadline)
+            welcome = _shake_hands(port, address, deadline, waiting)
         except BaseException:
             port.close(lost=True)
             raise
-        if last is zmq.Event.HANDSHAKE_SUCCEEDED:
+        if welcome:
             return ZeromqConnection(port, address, limits)
         port.close(lost=True)
-        reached = reached or last is not zmq.Event.CLOSED
         if deadline.passed():
-            raise TransportTimeout(_no_answer(address, deadline, reached, curve is not None))
+            raise TransportTimeout(waiting.failure())
         time.sleep(min(_RETRY_SECONDS, deadline.left_seconds()))
 
 
-def _shake_hands(port: Port, address: str, deadline: Deadline) -> zmq.Event:
-    """Wait for the outcome of one attempt: success, or how far it got."""
-    reached = zmq.Event.CLOSED
+def _shake_hands(port: Port, address: str, deadline: Deadline, waiting: Waiting) -> bool:
+    """Wait for the outcome of one attempt: whether it succeeded."""
     while True:
         for event, _ in port.monitor_events():
             if event is zmq.Event.HANDSHAKE_SUCCEEDED:
-                return event
+                return True
             if event is zmq.Event.HANDSHAKE_FAILED_AUTH:
                 raise Refused(
                     f"the server at {address} does not know this worker's key: "
                     "is it in the server's list of allowed keys?"
                 )
             if event is zmq.Event.CONNECTED:
-                reached = event
+                waiting.reached = True
             elif event & _FAILED:
-                return reached
+                return False
         if deadline.passed():
-            return reached
-        port.wait_in(deadline.left_seconds())
-
-
-def _no_answer(address: str, deadline: Deadline, reached: bool, has_keys: bool) -> str:
-    seconds = f"within {deadline.seconds:g} s"
-    if not reached:
-        return (
-            f"no server answered at {address} {seconds}: is it running, and is the address right?"
-        )
-    keys = "is this its public key" if has_keys else "does it expect keys"
-    return (
-        f"what listens at {address} did not let this worker in {seconds}: is it a Thinwire server, "
-        f"{keys}, or is it full?"
-    )
+            return False
+        waiting.remind()
+        port.wait_in(waiting.until_reminder())
 
 
 class ZeromqConnection:

@@ -1,10 +1,13 @@
-"""Lets nobody else in for a while, though ZeroMQ accepts whoever has connected."""
+"""``Door``: keeps connections out for a while, by a socket filter; ``Watch`` opens it again."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 import socket
+import threading
+import time
+from collections.abc import Callable
 
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27  # of Linux's asm-generic/socket.h; Python has no names
 
@@ -65,3 +68,35 @@ def _attach_nothing(own: socket.socket) -> None:
     instruction = _Instruction(code=0x06, value=0)  # BPF_RET | BPF_K
     program = _Program(1, ctypes.pointer(instruction))
     own.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, bytes(program))
+
+
+_SECONDS = 0.05
+
+
+class Watch:
+    """Calls ``look`` until stopped, after the seconds that it returned; None is a moment.
+
+    Not after none at all, or nobody else would get the lock that both want.
+
+    It is given the seconds since the last call, and of a long pause only a moment: a process that
+    was stopped, or starved, did not look, so nobody was silent before it.
+    """
+
+    def __init__(self, look: Callable[[float], float | None]) -> None:
+        self._look = look
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="thinwire watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Waits until it has ended. May be called twice."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while not self._stopped.is_set():
+            now = time.monotonic()
+            seconds, last = min(now - last, 4 * _SECONDS), now
+            wait = self._look(seconds)
+            self._stopped.wait(_SECONDS if wait is None else wait)

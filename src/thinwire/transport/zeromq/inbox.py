@@ -1,11 +1,60 @@
-"""What has happened and nobody has asked for yet, in order, and how much memory it takes."""
+"""``Inbox``: events in order until they are received, and the credits of flow control."""
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 
 from thinwire.transport.base import PeerGone, PeerId, Received
-from thinwire.transport.limits import TransportLimits
+from thinwire.transport.peer_limits import TransportLimits
+
+_COUNTS = struct.Struct("<QQ")
+COUNTS_NBYTES = _COUNTS.size
+
+
+class Flow:
+    """The counters of one connection. What comes in is told in quarters of what may be unread."""
+
+    def __init__(self, *, in_nbytes: int, in_messages: int) -> None:
+        self._quarter = (max(1, in_nbytes // 4), max(1, in_messages // 4))
+        self._sent = self._read_there = self._read_here = self._told = (0, 0)
+
+    def sent(self, nbytes: int) -> None:
+        self._sent = _plus(self._sent, nbytes)
+
+    def unread(self) -> tuple[int, int]:
+        """Bytes and messages that the other side has not read, as far as it has told."""
+        return _minus(self._sent, self._read_there)
+
+    def hear(self, counts: bytes) -> bool:
+        """Take in what the other side says. False if that cannot be."""
+        nbytes, messages = _COUNTS.unpack(counts)
+        before, most = self._read_there, self._sent
+        if not (before[0] <= nbytes <= most[0] and before[1] < messages <= most[1]):
+            return False
+        self._read_there = (nbytes, messages)
+        return True
+
+    def read(self, nbytes: int) -> None:
+        self._read_here = _plus(self._read_here, nbytes)
+
+    def due(self) -> bool:
+        """Whether it is time to say how much was read."""
+        nbytes, messages = _minus(self._read_here, self._told)
+        return nbytes >= self._quarter[0] or messages >= self._quarter[1]
+
+    def tell(self) -> bytes:
+        """What to say."""
+        self._told = self._read_here
+        return _COUNTS.pack(*self._told)
+
+
+def _plus(counts: tuple[int, int], nbytes: int) -> tuple[int, int]:
+    return counts[0] + nbytes, counts[1] + 1
+
+
+def _minus(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return a[0] - b[0], a[1] - b[1]
 
 
 class Inbox:

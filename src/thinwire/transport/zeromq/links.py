@@ -16,8 +16,8 @@ import termios
 from contextlib import suppress
 
 from thinwire.transport.base import PeerId
-from thinwire.transport.limits import Allowance, TransportLimits
-from thinwire.transport.zeromq.flow import Flow
+from thinwire.transport.peer_limits import Allowance, TransportLimits
+from thinwire.transport.zeromq.inbox import Flow
 
 _BYTES = struct.Struct(
     "=120xQQ"

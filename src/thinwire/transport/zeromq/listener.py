@@ -1,4 +1,4 @@
-"""A server's side over TCP: all its workers on one ROUTER."""
+"""``ZeromqListener``: a server's side over TCP, all its workers on one ROUTER."""
 
 from __future__ import annotations
 
@@ -6,30 +6,24 @@ import time
 
 import zmq
 
-from thinwire.errors import TransportClosed, TransportError
-from thinwire.transport.address import check_address, check_secured, is_ipv6
+from thinwire.errors import TransportClosed
 from thinwire.transport.base import Buffers, PeerGone, PeerId, Received, join
-from thinwire.transport.deadline import Deadline
-from thinwire.transport.keys import ServerCurve
-from thinwire.transport.limits import DEFAULT_LIMITS, TransportLimits
-from thinwire.transport.zeromq.auth import secure_server
-from thinwire.transport.zeromq.door import Door
-from thinwire.transport.zeromq.flow import COUNTS_NBYTES
-from thinwire.transport.zeromq.inbox import Inbox
+from thinwire.transport.peer_limits import Deadline, TransportLimits
+from thinwire.transport.zeromq.door import Door, Watch
+from thinwire.transport.zeromq.inbox import COUNTS_NBYTES, Inbox
 from thinwire.transport.zeromq.links import Link, own_socket
 from thinwire.transport.zeromq.port import Port
 from thinwire.transport.zeromq.roster import Roster
-from thinwire.transport.zeromq.watch import Watch
 
-# A wait is woken when something happens; this is for what nobody has thought of.
+# A wait is woken when something happens; this is a safety net.
 _MOST_WAIT_SECONDS = 0.5
-# Whoever has the lock does it, so that a busy owner cannot keep the watch from it.
+# The thread that has the lock does it, so that a busy owner cannot keep the watch from it.
 _DRAIN_SECONDS = 0.05
 _READS_PER_LOOK = 64  # messages, between two looks at who came and left
 _SKIP_AT_ONCE = 200  # messages of those who were dropped
-_HOLD_SECONDS = 0.02  # before somebody else may have the lock
+_HOLD_SECONDS = 0.02  # before another thread may have the lock
 _SOON_SECONDS = 0.001  # until the next look, if there is more to read
-_STRANGERS_SECONDS = 0.01  # if somebody is there who may be up to anything
+_STRANGERS_SECONDS = 0.01  # while there are peers that may be hostile
 _NOT_UNDERSTOOD = {
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "it left, or took too long, while shaking hands",
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "what it said was not ZMTP, or was changed on the way, "
@@ -40,36 +34,8 @@ _NOT_UNDERSTOOD = {
 _LEND_NBYTES = 1 << 16
 
 
-def listen(
-    address: str,
-    *,
-    curve: ServerCurve | None = None,
-    insecure: bool = False,
-    limits: TransportLimits = DEFAULT_LIMITS,
-) -> ZeromqListener:
-    """Listen at ``tcp://HOST:PORT``; port 0 is any free one, see ``address`` of the result.
-
-    ``insecure`` allows an address that others than this machine reach without keys. Raises
-    TransportError if the address is taken or not of this machine.
-    """
-    check_address(address, least_port=0)
-    check_secured(address, has_keys=curve is not None, insecure=insecure)
-    port = Port(zmq.ROUTER, limits=limits, ipv6=is_ipv6(address))
-    try:
-        port.socket.set(zmq.ROUTER_MANDATORY, 1)
-        # Otherwise a peer that takes a routing id in use is never read, and its memory never freed.
-        port.socket.set(zmq.ROUTER_HANDOVER, 1)
-        if curve is not None:
-            secure_server(port.socket, curve)
-        port.socket.bind(address)
-    except zmq.ZMQError as error:
-        port.close()
-        raise TransportError(f"cannot listen at {address}: {error.strerror}") from error
-    return ZeromqListener(port, limits)
-
-
 class ZeromqListener:
-    """Made by ``listen``. A thread of its own reads while nobody waits in ``receive``."""
+    """Made by ``listen``. A thread of its own reads while no thread waits in ``receive``."""
 
     def __init__(self, port: Port, limits: TransportLimits) -> None:
         self._port = port

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from thinwire.transport.limits import TransportLimits
+from thinwire.transport.peer_limits import TransportLimits, check_descriptors
 
 # Ten days, twice that with libzmq's jitter: a socket never connects a second time. -1 would say so
 # too, but then libzmq throws away what had arrived and was not read yet.
@@ -23,12 +23,15 @@ _NEVER_MILLISECONDS = 864_000_000
 _MOST_TTL_MILLISECONDS = 6_553_500
 # What CURVE adds to a message (33 bytes), which libzmq counts as part of it.
 _CURVE_NBYTES = 64
+# Of a context, its threads, the socket and its monitor, one connection, and keys.
+_DESCRIPTORS = 16
 
 
 class Port:
     """Owns its context: a context has one list of allowed keys, and ending it ends everything."""
 
     def __init__(self, kind: int, *, limits: TransportLimits, ipv6: bool) -> None:
+        check_descriptors(_DESCRIPTORS, what="a socket of ZeroMQ")
         self.lock = threading.Lock()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self.context.socket(kind)

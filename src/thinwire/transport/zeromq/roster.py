@@ -9,8 +9,8 @@ import logging
 from collections import deque
 
 from thinwire.transport.base import PeerGone, PeerId
-from thinwire.transport.limits import TransportLimits
-from thinwire.transport.refusals import Refusals
+from thinwire.transport.peer_limits import TransportLimits
+from thinwire.transport.rate_limited_log import RateLimitedLog
 from thinwire.transport.zeromq.links import Link
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Roster:
 
     def __init__(self, limits: TransportLimits) -> None:
         self.gone: deque[PeerGone] = deque()
-        self.refusals = Refusals(_log)
+        self.refusals = RateLimitedLog(_log)
         self.silenced: set[bytes] = set()  # routing ids of those who were dropped
         self._limits = limits
         self._by_fd: dict[int, Link] = {}

@@ -1,0 +1,1 @@
+"""A worker of parameter servers: pushes gradients, applies updates."""

@@ -1,0 +1,292 @@
+"""``Client``: a worker of parameter servers. Pushes during backward, applies updates in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer
+
+from thinwire.checks import check_positive, check_whole
+from thinwire.client.apply import Applying, AtOnce, Trained
+from thinwire.client.early_forward import Early
+from thinwire.client.push import Pushing, PushJob, ReadyGradients
+from thinwire.client.servers import Connect, ServerAddresses, Servers, connect_with
+from thinwire.defaults import SERVER_DEADLINE_SECONDS
+from thinwire.errors import ConfigError
+from thinwire.exchange.pipeline import Pipeline
+from thinwire.exchange.roles import WorkerRole
+from thinwire.gradient.network import (
+    check_gradients,
+    check_one_rate,
+    check_optimizer,
+    trained_parameters,
+)
+from thinwire.gradient.pieces import Key
+from thinwire.gradient.steps import StepInfo
+from thinwire.optim.takeover import take_over_momentum
+from thinwire.recipe import Recipe, check_recipe
+from thinwire.transport.keys import WorkerCurve
+from thinwire.watch.stats import ClientStats, Tally, residual_ratios
+
+
+class Client:
+    """Trains a network with other workers through servers, without a process group.
+
+    Gradients are compressed and sent while backward goes on. ``step()`` waits for the next version
+    of all weights, and does one optimizer step for every version that is there. So at equal
+    ``version`` all workers have equal weights, whatever the optimizer.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        recipe: Recipe,
+        *,
+        rank: int,
+        workers: int,
+        keys: WorkerCurve | None = None,
+        insecure: bool = False,
+        deadline_seconds: float = SERVER_DEADLINE_SECONDS,
+        report_seconds: float = 5.0,
+        overlap: bool = True,
+        early_forward: bool = False,
+        seed: int = 0,
+        connect: Connect | None = None,
+    ) -> None:
+        """``servers`` are addresses such as "tcp://host:5555", the same for all workers.
+
+        With ``overlap=False`` gradients are sent by ``step()``, so that a script can change them
+        before. With ``early_forward=True`` the next forward begins when the update of its first
+        layers is there: see ``settle``. ``report_seconds`` is how often this worker tells servers
+        its residual, which would be lost with it. ``connect`` replaces the transport, for tests.
+        """
+        _check_place(rank, workers)
+        check_positive(deadline_seconds, owner="Client", field="deadline_seconds")
+        check_positive(report_seconds, owner="Client", field="report_seconds")
+        check_recipe(recipe, owner="Client")
+        connect = connect or connect_with(keys, insecure=insecure)
+        self._server_addresses = ServerAddresses(servers, connect, deadline_seconds)
+        self._recipe, self._rank, self._workers = recipe, rank, workers
+        self._deadline, self._report_seconds = deadline_seconds, report_seconds
+        self._overlap, self._early_forward = overlap and not recipe.clips_model, early_forward
+        self._role = WorkerRole(recipe, rank=rank, workers=workers, seed=seed)
+        self._tally = Tally()
+        self._gradients = ReadyGradients()
+        self._servers: Servers | None = None
+        self._closed = False
+        self._loaded: dict[str, Any] = {}
+        self.steps = 0
+        """How many times gradients were pushed, since the beginning of this worker's training."""
+
+    def attach(
+        self,
+        net: nn.Module,
+        optimizer: Optimizer,
+        *,
+        scheduler: LRScheduler | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Join the servers, and catch up with them.
+
+        All workers must begin with the same weights, those of ``version``: 0, or the version of the
+        checkpoint that ``net`` and ``optimizer`` were loaded from. ``scheduler`` is stepped once
+        for every version, so that all workers apply a version with the same learning rate.
+        """
+        if self._servers is not None:
+            raise ConfigError("Client: attached already")
+        check_gradients(net)
+        check_optimizer(net, optimizer)
+        if self._recipe.rescales:
+            check_one_rate(optimizer)
+        take_over_momentum(self._recipe, optimizer)
+        self._net, self._optimizer, self._scheduler = net, optimizer, scheduler
+        self._parameters = trained_parameters(net)
+        self.steps = int(self._loaded.get("steps", 0))
+        self._servers = Servers(
+            self._server_addresses,
+            self._recipe,
+            [Key(name, tuple(p.shape)) for name, p in self._parameters.items()],
+            rank=self._rank,
+            workers=self._workers,
+            version=int(self._loaded.get("version", 0)) if version is None else version,
+            weights=self._parameters.values(),
+        )
+        self._pipeline = Pipeline(["encode"], on_error=lambda error: None)
+        try:
+            self._begin(self._servers)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def _begin(self, servers: Servers) -> None:
+        trained = Trained(
+            servers, self._parameters, self._optimizer, self._scheduler, self._tally, self._deadline
+        )
+        at_once = AtOnce(trained)
+        self._applying: Applying = at_once
+        self._pushing = Pushing(servers, self._parameters, self._recipe, self._role, self._tally)
+        self.steps = self._pushing.load_state_dict(self._loaded, steps=self.steps)
+        at_once.catch_up(step=self.steps)
+        if self._early_forward:
+            self._applying = Early(trained, self._net)
+        self._gradients.watch(self._parameters, self._push_ready if self._overlap else None)
+
+    @property
+    def version(self) -> int:
+        """How many updates were applied to all weights."""
+        self.settle()
+        return self._joined().updates.version
+
+    def step(self) -> None:
+        """Push what is left, wait for the next version, and apply all versions that are there.
+
+        With ``early_forward=True`` it does not wait if nothing is there: the next forward does.
+        """
+        self._joined()
+        self._check_unchanged()
+        self._applying.check_read()
+        self.settle()
+        self._gradients.add_rest()
+        self._submit()
+        self._drain()
+        self._applying.advance(step=self.steps)
+        self.steps += 1
+        self._gradients.clear()
+        report = partial(self._pushing.report, self.steps, every_seconds=self._report_seconds)
+        self._pipeline.submit(PushJob(report))
+
+    def settle(self) -> None:
+        """With ``early_forward=True``: wait for the awaited version, and apply it to all weights.
+
+        Call it before weights are used or changed in another way than by calling the modules that
+        own them, such as for a moving average. ``step``, ``version``, ``stats``, ``close``, all
+        state dicts, and a forward without gradients do it by themselves.
+        """
+        self._joined()
+        self._applying.settle()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients without a push: for all but the last of several batches."""
+        with self._gradients.paused():
+            yield
+
+    def wait(self) -> None:
+        """For ``tw.optim.CLAN``: when ``step()`` calls the optimizer, its gradients are there."""
+
+    def stats(self) -> ClientStats:
+        """What happened so far. Call it between steps."""
+        servers, tally = self._joined(), self._tally
+        self.settle()
+        self._drain()
+        ratios, ratio = residual_ratios(self._role.compressor, servers.pieces)
+        return ClientStats(
+            steps=self.steps,
+            version=self.version,
+            dense_nbytes=sum(tally.dense.values()),
+            pushed_nbytes=sum(tally.pushed.values()),
+            pulled_nbytes=sum(tally.pulled.values()),
+            sent_nbytes=servers.sent_nbytes,
+            received_nbytes=servers.received_nbytes,
+            refused_pieces=servers.updates.refused_pieces,
+            overflowed_pieces=self._pushing.overflowed,
+            rejoined=sum(session.rejoined for session in servers.sessions),
+            encode_seconds=self._pipeline.work_seconds["encode"],
+            residual_ratio=ratio,
+            tensors=tally.tensors(ratios),
+            dense_pulled_nbytes=sum(tally.dense_pulled.values()),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The residual and the version. Waits until servers have acknowledged all its pushes."""
+        self.settle()
+        self._drain()
+        return {"steps": self.steps, "version": self.version, **self._pushing.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken: call it before ``attach``."""
+        if self._servers is not None:
+            raise ConfigError("Client: load_state_dict comes before attach")
+        self._loaded = dict(state)
+
+    def close(self) -> None:
+        """Tell the servers that this worker is done."""
+        try:
+            if self._servers is not None and not self._closed:
+                self.settle()
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._end(None)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Leave the servers. With an error they expect this worker to come back."""
+        self._gradients.unwatch()
+        if self._servers is not None and not self._closed:
+            self._applying.end()
+            self._pipeline.close()
+            if error is None:
+                self._servers.close()
+            else:
+                self._servers.abandon(f"{type(error).__name__}: {error}")
+        self._closed = True
+
+    def _joined(self) -> Servers:
+        if self._servers is None:
+            raise ConfigError("Client: call attach(net, optimizer) first")
+        return self._servers
+
+    def _drain(self) -> None:
+        """Wait for the background: until then it may change residuals."""
+        if self._closed:
+            raise ConfigError("Client: closed already")
+        self._pipeline.drain(deadline_seconds=2 * self._deadline, what=f"step {self.steps}")
+
+    def _check_unchanged(self) -> None:
+        """Raise ConfigError if other parameters are trained, or gradients are not those sent."""
+        if trained_parameters(self._net).keys() != self._parameters.keys():
+            raise ConfigError(
+                "other parameters are trained than at attach: servers wait for those, so freeze "
+                "and unfreeze before attach only"
+            )
+        self._gradients.check_unchanged()
+
+    def _push_ready(self) -> None:
+        # Before all weights have their version, its scheduler has not stepped yet.
+        if self._applying.is_settled:
+            self._submit()
+
+    def _submit(self) -> None:
+        names = self._gradients.take()
+        if names:
+            info = StepInfo(self.steps, float(self._optimizer.param_groups[0]["lr"]))
+            version = self._joined().updates.version
+            self._pipeline.submit(PushJob(partial(self._pushing.push, names, info, version)))
+
+
+def _check_place(rank: int, workers: int) -> None:
+    check_whole(workers, least=1, owner="Client", field="workers")
+    check_whole(rank, least=0, owner="Client", field="rank")
+    if rank >= workers:
+        ranks = "0" if workers == 1 else f"0 to {workers - 1}"
+        raise ConfigError(f"Client: rank {rank}, but with workers={workers} ranks are {ranks}")

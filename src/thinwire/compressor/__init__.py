@@ -1,0 +1,1 @@
+"""Error feedback around a codec, for named tensors."""

@@ -1,0 +1,1 @@
+"""How ranks average gradients without servers."""

@@ -1,0 +1,31 @@
+"""``StepInfo``: what is known of a training step while its gradients are compressed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Updated(IntEnum):
+    """Whether weights were updated since the exchange before. Ranks compare it, unless one of them
+    does not know."""
+
+    UNKNOWN = 1
+    """There was none, or it was not this rank's own: DDP's Join takes part for a rank that is
+    done, which makes no optimizer step then."""
+    NO = 2
+    YES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """One step: what all of its gradients and messages have in common."""
+
+    step: int
+    learning_rate: float | None = None
+    """What the update of this step will be multiplied by, if it is known."""
+    gradient_norm: float | None = None
+    """The L2 norm of this worker's whole gradient, all tensors together, if it is known."""
+    workers: int = 1
+    """How many workers the gradients are averaged over."""
+    updated: Updated = Updated.UNKNOWN

@@ -1,0 +1,1 @@
+"""How torch hands gradients over: DistributedDataParallel, plain modules."""

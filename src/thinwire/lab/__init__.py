@@ -1,1 +1,0 @@
-"""Small real networks, real data, and runs that compare recipes: what the command line drives."""

@@ -1,1 +1,0 @@
-"""Readers of the standard data sets. They download nothing and unpickle nothing."""

@@ -1,1 +1,0 @@
-"""Named tasks: a network, its data, and how it is trained, at several scales."""

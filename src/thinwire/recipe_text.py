@@ -1,0 +1,300 @@
+"""Recipes as text: ``read_recipe`` as users type them, ``stored_recipe`` for files and peers.
+
+Both have the syntax of Python and are read without eval. The stored form begins with its version
+and spells every part out, because the meaning of a named recipe such as ``dgc`` may change. It
+leaves out defaults: a new setting then does not change the text of recipes that do not use it, and
+older versions of Thinwire can read them. In return, the defaults of codecs, policies and feedback
+must not change while the version stays the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any
+
+from thinwire import recipe as recipes
+from thinwire.codec import policy, registry, schedule
+from thinwire.codec.topk import TopK
+from thinwire.errors import ConfigError, ThinwireError
+from thinwire.feedback.base import Chain, NoFeedback, chain
+from thinwire.feedback.clip import Clip
+from thinwire.feedback.momentum import Momentum
+from thinwire.feedback.residual import Residual
+from thinwire.recipe import Recipe
+
+EXAMPLES = "dense, dgc(0.001), doublesqueeze(OneBit()), doublesqueeze(TopK(0.01)), clan(Dither(4))"
+
+VERSION = 1
+PREFIX = "recipe/"
+
+MOST_CHARACTERS = 1 << 14
+"""Of a recipe: text may come from a peer, and parsing it takes time and memory."""
+
+Names = Mapping[str, Callable[..., Any]]
+
+_CODEC_EXAMPLES = {"topk": "TopK(0.01)", "randomk": "RandomK(0.01)", "dither": "Dither(4)"}
+_FUNCTIONS: Names = {
+    "small_as": policy.small_as,
+    "by_name": policy.by_name,
+    "vectors_as": policy.vectors_as,
+    "unless_dense_is_cheaper": policy.unless_dense_is_cheaper,
+    "warmup": schedule.warmup,
+    "chain": chain,
+}
+_FEEDBACK: Names = {cls.__name__: cls for cls in (NoFeedback, Clip, Momentum, Residual)}
+_RECIPES: Names = {
+    cls.__name__: cls
+    for cls in (Recipe, recipes.dense, recipes.dgc, recipes.doublesqueeze, recipes.clan)
+}
+_WRITTEN_AS = {
+    policy.SmallAs: "small_as",
+    policy.VectorsAs: "vectors_as",
+    policy.UnlessDenseIsCheaper: "unless_dense_is_cheaper",
+    schedule.Warmup: "warmup",
+}
+_OLD_NAMES: Names = {
+    cls.__name__: cls for cls in (*_WRITTEN_AS, policy.Always, policy.ByName, Chain)
+}
+"""Further names in the repr of a recipe, which was stored before there was a stored form."""
+
+
+def read_recipe(text: str) -> Recipe:
+    """Parse a recipe such as "dgc(0.001, momentum=0.9)", "tw.dgc()" or "dense".
+
+    Raises ConfigError, with examples.
+    """
+    tree, names = parse_recipe(text), _names()
+    _check_not_a_codec(tree, names)
+    try:
+        value = _call(tree, names) if isinstance(tree, ast.Name) else _value(tree, names)
+    except ThinwireError:
+        raise
+    except Exception as error:  # settings of plug-ins may raise anything
+        raise ConfigError(f"recipe {text!r}: {error}; examples: {EXAMPLES}") from error
+    if not isinstance(value, Recipe):
+        raise ConfigError(f"{text.strip()} is not a recipe; examples: {EXAMPLES}")
+    return value
+
+
+def parse_recipe(text: str) -> ast.expr:
+    """The syntax tree of a recipe, without "tw." and "thinwire.". Raises ConfigError."""
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(f"a recipe of {len(text)} characters, the limit is {MOST_CHARACTERS}")
+    try:
+        tree: ast.expr = _Unqualified().visit(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError) as error:
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError(f"recipe {text[:200]!r}: {why}; examples: {EXAMPLES}") from error
+    except (MemoryError, RecursionError):
+        raise ConfigError(f"recipe {text[:40]!r}...: nested too deeply") from None
+    return tree
+
+
+def stored_recipe(recipe: Recipe) -> str:
+    """The recipe in its stored form."""
+    return f"{PREFIX}{VERSION} {_written(recipe)}"
+
+
+def read_stored_recipe(text: str) -> Recipe:
+    """Parse what ``stored_recipe`` wrote, or the repr that earlier releases stored.
+
+    Raises ConfigError if this version of Thinwire cannot read it.
+    """
+    if not text.startswith(PREFIX):
+        return _read_expanded(text, {**_names(), **_OLD_NAMES})
+    version, _, rest = text.removeprefix(PREFIX).partition(" ")
+    if version != str(VERSION):
+        raise ConfigError(
+            f"a recipe of format {version[:20]!r}, but this version of Thinwire reads {VERSION}: "
+            "use the same version everywhere"
+        )
+    return _read_expanded(rest, _names())
+
+
+def same_recipe(recipe: Recipe, stored: str) -> bool:
+    """Whether ``stored`` is this recipe, written by any version of Thinwire."""
+    if stored == stored_recipe(recipe):
+        return True  # also with classes that only the user's program knows
+    try:
+        return read_stored_recipe(stored) == recipe
+    except ConfigError:
+        return False
+
+
+def typed_recipe(recipe: Recipe) -> str:
+    """The recipe as a user would type it: by its name where it has one."""
+    for function, settings in _guesses(recipe):
+        if function(**settings) == recipe:
+            words = _arguments(settings, inspect.signature(function))
+            return f"{function.__name__}({', '.join(words)})"
+    return _written(recipe)
+
+
+def typed_stored_recipe(stored: str) -> str:
+    """A stored recipe as a user would type it; if this version cannot read it, its beginning."""
+    try:
+        return typed_recipe(read_stored_recipe(stored))
+    except ConfigError:
+        return repr(stored[:200])
+
+
+def _names() -> Names:
+    """What a recipe may call, codecs of plug-ins included, by the name of their class."""
+    codecs = {cls.__name__: cls for cls in registry.codecs().values()}
+    return {**_RECIPES, **_FUNCTIONS, **codecs, **_FEEDBACK}
+
+
+class _Unqualified(ast.NodeTransformer):
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id in ("tw", "thinwire"):
+            return ast.Name(node.attr, ast.Load())
+        return node
+
+
+def _check_not_a_codec(tree: ast.expr, names: Names) -> None:
+    """Raise ConfigError for a codec such as "onebit" or "OneBit()", with advice."""
+    function = tree.func if isinstance(tree, ast.Call) else tree
+    if not isinstance(function, ast.Name) or function.id in _RECIPES:
+        return
+    for name, cls in registry.codecs().items():
+        if function.id.lower() in (name, cls.__name__.lower()):
+            whole = isinstance(tree, ast.Call) and function.id in names
+            example = _CODEC_EXAMPLES.get(name, f"{cls.__name__}()")
+            codec = ast.unparse(tree) if whole else example
+            raise ConfigError(
+                f"{ast.unparse(tree)} is a codec, not a recipe: did you mean "
+                f"doublesqueeze({codec})?"
+            )
+
+
+def _read_expanded(text: str, names: Names) -> Recipe:
+    tree = parse_recipe(text)
+    try:
+        value = _value(tree, names)
+    except Exception as error:  # as in read_recipe
+        raise ConfigError(
+            f"this version of Thinwire cannot read the recipe {text[:200]}: {error}"
+        ) from error
+    if not isinstance(value, Recipe):
+        raise ConfigError(f"{text[:200]} is not a stored recipe")
+    return value
+
+
+def _value(tree: ast.expr, names: Names) -> Any:
+    if isinstance(tree, ast.Call):
+        return _call(tree, names)
+    if isinstance(tree, ast.Tuple):
+        return tuple(_value(part, names) for part in tree.elts)
+    if isinstance(tree, ast.Dict):
+        keys = [_value(key, names) for key in tree.keys if key is not None]
+        return dict(zip(keys, (_value(value, names) for value in tree.values), strict=True))
+    if isinstance(tree, ast.Name):
+        _find(tree.id, names)
+        raise ConfigError(
+            f"{tree.id} needs parentheses, with its settings in them if any: {tree.id}()"
+        )
+    try:
+        return ast.literal_eval(tree)
+    except ValueError as error:  # its own message has the address of a node
+        raise ConfigError(
+            f"{ast.unparse(tree)} is not a value for a recipe; examples: {EXAMPLES}"
+        ) from error
+
+
+def _call(tree: ast.Call | ast.Name, names: Names) -> Any:
+    function = tree.func if isinstance(tree, ast.Call) else tree
+    name = function.id if isinstance(function, ast.Name) else ast.unparse(function)
+    make = _find(name, names)
+    if isinstance(tree, ast.Name):
+        return make()
+    named = {word.arg: _value(word.value, names) for word in tree.keywords if word.arg is not None}
+    return make(*(_value(argument, names) for argument in tree.args), **named)
+
+
+def _find(name: str, names: Names) -> Callable[..., Any]:
+    if name in names:
+        return names[name]
+    in_lower_case = {known.lower(): known for known in names}
+    nearest = difflib.get_close_matches(name.lower(), in_lower_case, n=1)
+    if nearest:
+        raise ConfigError(f"{name} is not known here; did you mean {in_lower_case[nearest[0]]}?")
+    raise ConfigError(f"{name} is not known here, expected one of {', '.join(sorted(names))}")
+
+
+def _written(value: object) -> str:
+    if isinstance(value, policy.Always):
+        return _written(value.codec)
+    if isinstance(value, Chain):
+        return f"chain({', '.join(map(_written, value.stages))})"
+    if isinstance(value, policy.ByName):
+        patterns = ", ".join(f"{glob!r}: {_written(chosen)}" for glob, chosen in value.patterns)
+        return f"by_name({{{patterns}}}, otherwise={_written(value.otherwise)})"
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    name = _WRITTEN_AS.get(type(value), type(value).__name__)
+    return f"{name}({', '.join(_settings(value))})"
+
+
+def _settings(value: Any) -> Iterator[str]:
+    """The arguments that make ``value``, without those that have their default."""
+    for number, field in enumerate(fields(value)):
+        setting, default = getattr(value, field.name), _default(field)
+        if isinstance(setting, policy.Always):
+            setting = setting.codec
+        if field.init and setting != default:
+            positional = number == 0 and default is MISSING
+            yield _written(setting) if positional else f"{field.name}={_written(setting)}"
+
+
+def _default(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _guesses(recipe: Recipe) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
+    """Named recipes, with settings, that this one may equal."""
+    yield recipes.dense, {}
+    for codec in _of(set(registry.codecs().values()), recipe.push):
+        yield recipes.doublesqueeze, {"codec": codec}
+        yield recipes.clan, {"codec": codec}
+        if isinstance(codec, TopK):
+            yield recipes.dgc, _dgc_settings(recipe, codec)
+
+
+def _dgc_settings(recipe: Recipe, kept: TopK) -> dict[str, Any]:
+    push, pull, feedback = recipe.push, recipe.pull, recipe.push_feedback
+    momentum = next(_of({Momentum}, feedback), Momentum(0.0))
+    plain_vectors = isinstance(pull, policy.VectorsAs)
+    return {
+        "ratio": kept.ratio,
+        "momentum": momentum.momentum,
+        "nesterov": momentum.nesterov,
+        "clip_norm": next((clip.norm for clip in _of({Clip}, feedback)), None),
+        "warmup_steps": next((warmup.steps for warmup in _of({schedule.Warmup}, push)), 0),
+        "pull_ratio": next((topk.ratio for topk in _of({TopK}, pull)), None),
+        "values": kept.values,
+        "vectors": None if plain_vectors else getattr(push, "codec", None),
+    }
+
+
+def _of(types: set[Any], value: object) -> Iterator[Any]:
+    """The parts of ``value`` that are of these types."""
+    if type(value) in types:
+        yield value
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _of(types, part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _of(types, getattr(value, field.name))
+
+
+def _arguments(settings: Mapping[str, Any], signature: inspect.Signature) -> Iterator[str]:
+    for number, (name, parameter) in enumerate(signature.parameters.items()):
+        if number == 0:
+            yield _written(settings[name])
+        elif name in settings and settings[name] != parameter.default:
+            yield f"{name}={_written(settings[name])}"

@@ -1,0 +1,1 @@
+"""Weights at any version, from the logs of a run."""

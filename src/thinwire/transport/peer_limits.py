@@ -1,0 +1,169 @@
+"""``TransportLimits``: what one peer may cost, in bytes, messages and seconds. ``Deadline``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from dataclasses import dataclass, fields
+
+from thinwire import errors
+from thinwire.checks import check_at_least, check_positive, check_whole
+from thinwire.errors import ConfigError
+from thinwire.wire.frame import MAX_FRAME_NBYTES
+
+_OPEN = "/proc/self/fd"
+
+
+def check_descriptors(needed: int, *, what: str) -> None:
+    """Raise ConfigError unless ``needed`` more may be open at once, for ``what``.
+
+    Call it before the first is opened: libzmq may end the process where it cannot have one.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = _used(limit)
+    if limit != resource.RLIM_INFINITY and used is not None and used + needed > limit:
+        raise ConfigError(
+            f"{what} needs {needed} more open files and sockets, but this process may have only "
+            f"{limit} and has {used}: raise the limit with ulimit -n {used + needed} or more, then "
+            "start it again"
+        )
+
+
+def _used(limit: int) -> int | None:
+    """How many are open; None where the system does not say."""
+    try:
+        return len(os.listdir(_OPEN)) - 1  # without the one that this call opens
+    except OSError as error:
+        return limit if error.errno == errno.EMFILE else None
+
+
+class Deadline:
+    """A timeout that starts when it is made. 0 seconds: look once, do not wait."""
+
+    def __init__(self, seconds: float) -> None:
+        check_at_least(seconds, 0.0, owner="transport", field="deadline_seconds")
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left_seconds(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def passed(self) -> bool:
+        return self.left_seconds() == 0.0
+
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TransportLimits:
+    """The most that a transport accepts from, or holds for, one peer. A peer beyond it is dropped.
+
+    ``max_message_nbytes``: the largest frame, with its header. More is not read: the connection
+    ends. A frame is one part of a ZeroMQ message, more parts end it too.
+
+    ``max_unread_messages``, ``max_unread_nbytes``: frames of a peer that a busy server has not
+    read. Flow control makes a worker wait at half of this, which is the backpressure of a slow
+    server; only a peer that ignores it gets here. ``max_unread_total_nbytes``: of all peers
+    together; then the one with the most is dropped.
+
+    ``max_unsent_messages``, ``max_unsent_nbytes``: frames that a peer has not read. A server does
+    not wait for it. So many updates are minutes of training: no healthy worker is so far behind.
+
+    ``max_peers``: connections that have sent a frame. ``max_strangers``: that have sent none yet;
+    the oldest makes place for a new one.
+
+    ``max_stranger_messages``, ``max_stranger_nbytes``: what a peer may send until the owner admits
+    it. A worker sends Describe and Join, of 4 MiB at most. All such peers together may have as many
+    bytes unread; then those with the most are dropped.
+
+    ``max_messages_per_second``, ``max_nbytes_per_second``: of one peer; ``burst_seconds`` of it may
+    come at once. A worker sends tens of frames a second, and 4 GiB/s is more than a network card
+    delivers: only a flood gets there.
+
+    ``first_frame_seconds``: timeout from connecting to the first frame.
+
+    ``heartbeat_seconds``: interval of a worker's heartbeats, which the server answers.
+    ``silence_seconds``: timeout after which either gives up a frozen or cut off peer. A process
+    that is stopped for a few seconds, or busy, keeps its connection.
+
+    ``linger_seconds``: how long ``close`` waits for sent frames to leave.
+    """
+
+    max_message_nbytes: int = MAX_FRAME_NBYTES
+    max_unread_messages: int = 10_000
+    max_unread_nbytes: int = 320 * MIB
+    max_unread_total_nbytes: int = 4096 * MIB
+    max_unsent_messages: int = 2000
+    max_unsent_nbytes: int = 256 * MIB
+    max_peers: int = 256
+    max_strangers: int = 256
+    max_stranger_messages: int = 32
+    max_stranger_nbytes: int = 4 * MIB + (1 << 16)
+    max_messages_per_second: int = 10_000
+    max_nbytes_per_second: int = 4096 * MIB
+    burst_seconds: float = 1.0
+    first_frame_seconds: float = 30.0
+    heartbeat_seconds: float = 5.0
+    silence_seconds: float = 20.0
+    linger_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            check_positive(value, owner="transport limits", field=field.name)
+            if field.type == "int":
+                check_whole(value, least=1, owner="transport limits", field=field.name)
+        # A worker waits at half of what may be unread, and gets credit for each eighth.
+        self._check_order("max_unread_nbytes", 4, "max_message_nbytes")
+        self._check_order("max_unread_total_nbytes", 1, "max_unread_nbytes")
+        self._check_order("max_unsent_nbytes", 1, "max_message_nbytes")
+        self._check_order("max_nbytes_per_second", 1 / self.burst_seconds, "max_message_nbytes")
+        self._check_order("silence_seconds", 2, "heartbeat_seconds")
+
+    def _check_order(self, larger: str, times: float, smaller: str) -> None:
+        value, least = getattr(self, larger), times * getattr(self, smaller)
+        if value < least:
+            factor = "" if times == 1 else f"{times:g} times "
+            raise errors.ConfigError(
+                f"transport limits: {larger} must be at least {factor}{smaller}, {least:g}, "
+                f"got {value}"
+            )
+
+    def check_message(self, nbytes: int) -> None:
+        """Raise LocalProtocolError for a frame that the peer would not read."""
+        if nbytes > self.max_message_nbytes:
+            raise errors.LocalProtocolError(
+                f"transport: frame of {nbytes} bytes, the limit is {self.max_message_nbytes}"
+            )
+
+
+DEFAULT_LIMITS = TransportLimits()
+
+
+class Allowance:
+    """Token bucket of one peer: what it may send now, one burst at most."""
+
+    def __init__(self, limits: TransportLimits, *, now: float) -> None:
+        self._limits = limits
+        self._seconds = limits.burst_seconds
+        self._messages = limits.max_messages_per_second * self._seconds
+        self._nbytes = limits.max_nbytes_per_second * self._seconds
+        self._now = now
+
+    def take(self, nbytes: int, *, now: float) -> str | None:
+        """Count one message; returns why the peer exceeds its rate, or None."""
+        elapsed, self._now = now - self._now, now
+        most, most_nbytes = self._limits.max_messages_per_second, self._limits.max_nbytes_per_second
+        self._messages = self._refilled(self._messages, most, elapsed) - 1
+        self._nbytes = self._refilled(self._nbytes, most_nbytes, elapsed) - nbytes
+        if self._messages < 0:
+            return f"it sent more than {most} messages in a second"
+        if self._nbytes < 0:
+            return f"it sent more than {most_nbytes} bytes in a second"
+        return None
+
+    def _refilled(self, left: float, per_second: int, elapsed: float) -> float:
+        return min(left + elapsed * per_second, per_second * self._seconds)

@@ -1,0 +1,1 @@
+"""Experiments with Thinwire: training runs, reproductions of papers, benchmarks."""

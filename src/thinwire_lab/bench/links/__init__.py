@@ -1,0 +1,1 @@
+"""Benchmark of training steps between hosts, over links of limited rates."""

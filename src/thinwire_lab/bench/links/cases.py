@@ -1,0 +1,189 @@
+"""``LinksBench``: what the benchmark of links compares, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from thinwire.checks import check_at_least, check_choice, check_positive, check_whole
+from thinwire.errors import ConfigError
+from thinwire_lab.bench.links.models import BACKWARD_MS, LINEAR, MODELS, shapes_of
+from thinwire_lab.bench.rounds import Limits
+from thinwire_lab.bench.server.cells import read_rate
+from thinwire_lab.bench.synthetic import BACKWARDS
+
+UNLIMITED = "unlimited"
+RATES = ("100mbit", "1gbit", "10gbit", UNLIMITED)
+SERVERS = "servers"
+
+_RESERVE_NBYTES = 400_000_000
+"""Memory of each process, besides its gradients."""
+_DENSE_TRIPS = 8
+"""A timeout allows a step this many transfers of all gradients over the link."""
+_SLOWEST_NBYTES_PER_SECOND = 5e7
+"""Of gradients on a busy processor: timeouts allow for that, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCase:
+    """One way to exchange gradients. ``copies`` is its memory on a host, in gradients.
+
+    Thinwire's cases have a ``recipe``, as in Python, and an ``exchange``, with DDP or without.
+    Others are known by name.
+    """
+
+    name: str
+    label: str
+    copies: float
+    recipe: str = ""
+    exchange: str = ""
+    ddp: bool = True
+
+
+NONE = LinkCase("none", "no communication", 1)
+SILENT = LinkCase("silent", "DDP, nothing sent", 1)
+DDP = LinkCase("ddp", "DDP fp32", 1)
+FP16 = LinkCase("fp16", "DDP fp16 hook", 1.5)
+POWERSGD = {
+    LinkCase("powersgd1", "PowerSGD rank 1", 3): 1,
+    LinkCase("powersgd4", "PowerSGD rank 4", 3): 4,
+}
+_ONE_BIT, _DGC, _TOPK = "doublesqueeze(OneBit())", "dgc(0.001)", "doublesqueeze(TopK(0.001))"
+OURS = (
+    LinkCase("dense", "dense, sharded", 2.5, "dense", "sharded"),
+    LinkCase("onebit", "1-bit, sharded", 5, _ONE_BIT, "sharded"),
+    LinkCase("onebit-allgather", "1-bit, allgather", 4, _ONE_BIT, "allgather"),
+    LinkCase("dgc", "DGC 0.1 %, sharded", 6, _DGC, "sharded"),
+    LinkCase("dgc-allgather", "DGC 0.1 %, allgather", 6, _DGC, "allgather"),
+    LinkCase("topk", "top-k 0.1 %, sharded", 5, _TOPK, "sharded"),
+    LinkCase("topk-allgather", "top-k 0.1 %, allgather", 4, _TOPK, "allgather"),
+)
+OURS_WITHOUT_DDP = (
+    LinkCase("onebit-module", "1-bit, no DDP", 4, _ONE_BIT, "allgather", ddp=False),
+    LinkCase("dgc-module", "DGC 0.1 %, no DDP", 6, _DGC, "allgather", ddp=False),
+    LinkCase("topk-module", "top-k 0.1 %, no DDP", 4, _TOPK, "allgather", ddp=False),
+)
+OURS_ON_SERVERS = (
+    LinkCase("onebit-servers", "1-bit, servers", 6, _ONE_BIT, SERVERS),
+    LinkCase("dgc-servers", "DGC 0.1 %, servers", 6, _DGC, SERVERS),
+)
+CASES = {
+    case.name: case
+    for case in (
+        *(NONE, SILENT, DDP, FP16),
+        *POWERSGD,
+        *OURS,
+        *OURS_WITHOUT_DDP,
+        *OURS_ON_SERVERS,
+    )
+}
+DEFAULT_CASES = tuple(name for name, case in CASES.items() if case.exchange != SERVERS)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """What every host computes. ``width`` and ``batch`` are for the model "linear".
+
+    The backward of the others takes ``backward_ms`` (None: a time that suits the model), in which
+    they sleep or compute. Buckets are as DDP makes them, the first one small so that sending begins
+    early, or all of ``bucket_mb``. With ``optimizer`` a step includes that of the optimizer.
+    """
+
+    name: str = MODELS[0]
+    width: int = 1024
+    batch: int = 16
+    backward_ms: float | None = None
+    backward: str = BACKWARDS[0]
+    bucket_mb: float | None = None
+    optimizer: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self.name, MODELS, owner="bench", field="model")
+        check_choice(self.backward, BACKWARDS, owner="bench", field="backward")
+        check_whole(self.width, least=1, owner="bench", field="width")
+        check_whole(self.batch, least=1, owner="bench", field="batch")
+        if self.bucket_mb is not None:
+            check_positive(self.bucket_mb, owner="bench", field="bucket_mb")
+        if self.backward_ms is not None:
+            check_at_least(self.backward_ms, 0, owner="bench", field="backward_ms")
+            if self.name == LINEAR:
+                raise ConfigError("bench: the model linear computes, so it takes no backward_ms")
+
+    @property
+    def numel(self) -> int:
+        return sum(shape.numel for shape in shapes_of(self.name, self.width))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all gradients, in float32."""
+        return 4 * self.numel
+
+    @property
+    def synthetic_ms(self) -> float:
+        """How long a synthetic backward takes."""
+        return BACKWARD_MS[self.name] if self.backward_ms is None else self.backward_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LinksBench:
+    """What to measure: in its turn a case makes ``steps`` steps.
+
+    ``limits`` are those of each of the ``rates``. A request must be answered within
+    ``deadline_seconds`` and the time that the link itself needs. ``trace`` is a file for the
+    timeline of some more steps of every case.
+    """
+
+    limits: Limits
+    model: LinkModel = field(default_factory=LinkModel)
+    rates: tuple[str, ...] = RATES
+    cases: tuple[str, ...] = DEFAULT_CASES
+    hosts: int = 2
+    steps: int = 3
+    deadline_seconds: float = 60.0
+    trace: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_whole(self.hosts, least=2, owner="bench", field="hosts")
+        check_whole(self.steps, least=1, owner="bench", field="steps")
+        check_positive(self.deadline_seconds, owner="bench", field="deadline_seconds")
+        for name in self.cases:
+            check_choice(name, tuple(CASES), owner="bench", field="case")
+        for rate in self.rates:
+            rate_of(rate)
+        if not (self.rates and self.cases):
+            raise ConfigError("bench: at least one rate and one case are needed")
+
+    def chosen(self) -> list[LinkCase]:
+        """In the order of the report: what others are compared with comes first."""
+        return [case for name, case in CASES.items() if name in self.cases]
+
+    def servers(self) -> int:
+        """One on each host, if any case needs them."""
+        return self.hosts if any(case.exchange == SERVERS for case in self.chosen()) else 0
+
+    def seconds_for(self, rate: str, steps: int) -> float:
+        """The timeout of ``steps`` steps."""
+        bits = rate_of(rate)
+        link = 0.0 if bits is None else _DENSE_TRIPS * 8 * self.model.nbytes / bits
+        work = self.model.nbytes / _SLOWEST_NBYTES_PER_SECOND + self.model.synthetic_ms / 1e3
+        return self.deadline_seconds + steps * (link + work)
+
+    def needed_nbytes(self) -> int:
+        """About the memory of all processes."""
+        copies = 2 + sum(case.copies for case in self.chosen())
+        each = _RESERVE_NBYTES + copies * self.model.nbytes
+        return round(self.hosts * each) + self.servers() * _RESERVE_NBYTES
+
+    def check_memory(self, free_nbytes: int) -> None:
+        """Refuse to fill the memory: the system might then kill any process of this machine."""
+        if self.needed_nbytes() > free_nbytes:
+            raise ConfigError(
+                f"bench: {len(self.chosen())} cases on {self.hosts} hosts need about "
+                f"{self.needed_nbytes() / 1e9:.1f} GB, {free_nbytes / 1e9:.1f} GB are free: choose "
+                "fewer with --case"
+            )
+
+
+def rate_of(text: str) -> int | None:
+    """Bits per second of "100mbit" or "1gbit"; None for UNLIMITED."""
+    return None if text == UNLIMITED else read_rate(text, otherwise=UNLIMITED)

@@ -1,0 +1,104 @@
+"""``wrap``: a network with the exchange of a case: plain DDP, with torch's hooks, or with ours."""
+
+# No "from __future__ import annotations": DDP reads the hook's annotations as objects.
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
+
+from thinwire.hooks.ddp import compress_ddp
+from thinwire.hooks.handle import Compression
+from thinwire.hooks.module import compress_module
+from thinwire.recipe_text import read_recipe
+from thinwire_lab.bench.links.cases import FP16, NONE, POWERSGD, SERVERS, SILENT, LinkCase
+
+POWERSGD_START = 2
+"""The first step that it compresses; with error feedback it cannot be less."""
+
+_ONE_BUCKET_MB = 100_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A network as a case trains it."""
+
+    model: nn.Module
+    compression: Compression | None = None
+
+
+def wrap(
+    case: LinkCase,
+    net: nn.Module,
+    optimizer: Optimizer,
+    *,
+    bucket_mb: float | None,
+    servers: Sequence[str],
+    deadline_seconds: float,
+) -> Wrapped:
+    """Let a case exchange the gradients of ``net``. A collective: all hosts call it alike."""
+    if case == NONE:
+        return Wrapped(net)
+    if not case.ddp:
+        return Wrapped(net, _without_ddp(case, net, optimizer, deadline_seconds))
+    # With more than one bucket torch's PowerSGD deadlocks on gloo.
+    ddp = _ddp(net, _ONE_BUCKET_MB if case in POWERSGD else bucket_mb)
+    if case == SILENT:
+        ddp.register_comm_hook(None, _send_nothing)
+    if case == FP16:
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if case in POWERSGD:
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=POWERSGD[case], start_powerSGD_iter=POWERSGD_START
+        )
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    if not case.recipe:
+        return Wrapped(ddp)
+    compression = compress_ddp(
+        ddp,
+        read_recipe(case.recipe),
+        exchange=case.exchange,
+        optimizer=optimizer,
+        deadline_seconds=deadline_seconds,
+        servers=servers if case.exchange == SERVERS else (),
+        insecure=True,
+    )
+    return Wrapped(ddp, compression)
+
+
+def _without_ddp(
+    case: LinkCase, net: nn.Module, optimizer: Optimizer, deadline_seconds: float
+) -> Compression:
+    return compress_module(
+        net,
+        read_recipe(case.recipe),
+        exchange=case.exchange,
+        optimizer=optimizer,
+        init_sync=False,
+        deadline_seconds=deadline_seconds,
+    )
+
+
+def _send_nothing(state: None, bucket: GradBucket) -> Future[Tensor]:
+    """Leaves what DDP costs around any hook: it copies every gradient into its bucket."""
+    future: Future[Tensor] = Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def wait_for_all() -> None:
+    """A barrier for all hosts."""
+    dist.barrier()
+
+
+def _ddp(net: nn.Module, bucket_mb: float | None) -> DistributedDataParallel:
+    """Without the initial broadcast: weights are the same everywhere, and links may be slow."""
+    return DistributedDataParallel(
+        net, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, init_sync=False
+    )

@@ -1,0 +1,1 @@
+"""Benchmark of parameter servers, beside an allreduce."""

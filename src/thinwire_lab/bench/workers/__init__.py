@@ -1,0 +1,1 @@
+"""Processes that benchmarks start, and the messages between them."""

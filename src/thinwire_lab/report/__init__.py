@@ -1,0 +1,1 @@
+"""Reports: pages with charts, each one HTML file."""

@@ -1,0 +1,1 @@
+"""Reproductions: the comparisons of papers, run again."""

@@ -1,0 +1,1 @@
+"""Tasks: a network, its data and its training settings."""

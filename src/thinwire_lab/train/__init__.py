@@ -1,0 +1,1 @@
+"""Training runs: one loop for all backends, an engine for each."""

@@ -1,0 +1,1 @@
+"""Engines: how each backend computes a training step."""

@@ -1,0 +1,87 @@
+"""``DDPEngine``: training with DistributedDataParallel, as one of several processes over gloo."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.hooks.ddp import compress_ddp
+from thinwire_lab.tasks.base import Memory
+from thinwire_lab.train.engines.base import DEADLINE_SECONDS, Step, set_rate
+from thinwire_lab.train.plan import Plan
+
+
+def join_gloo(store: Path, *, rank: int, ranks: int, deadline_seconds: float) -> None:
+    """Join the process group as ``rank``. ``store`` is a new file, the same for all ranks.
+
+    Only the end of the process leaves it: gloo sometimes aborts in an orderly shutdown.
+    """
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=deadline_seconds),
+    )
+
+
+class DDPEngine:
+    """See ``Engine``. Bytes are those of payloads, including pieces that this rank itself owns."""
+
+    def __init__(self, plan: Plan, rank: int, store: Path, state: dict[str, Any] | None) -> None:
+        self._plan, self._rank = plan, rank
+        workers = plan.settings.workers
+        join_gloo(store, rank=rank, ranks=workers, deadline_seconds=DEADLINE_SECONDS)
+        self.net, self._optimizer = plan.build()
+        if state is not None:
+            self.net.load_state_dict(state["net"])
+        self._model = DistributedDataParallel(self.net)
+        self._compression = compress_ddp(
+            self._model,
+            plan.recipe,
+            optimizer=self._optimizer,
+            seed=plan.settings.seed,
+            deadline_seconds=DEADLINE_SECONDS,
+        )
+        self._memory: Memory = {}
+        self._nbytes = (0, 0)
+        if state is not None:
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._compression.load_state_dict(state["exchange"])
+            self._memory = state["memory"]
+
+    @property
+    def done(self) -> int:
+        return self._compression.steps
+
+    def step(self, losses: tuple[float, ...]) -> Step:
+        number = self.done
+        set_rate(self._optimizer, self._plan.rate(number, losses))
+        self._optimizer.zero_grad()
+        loss = self._plan.work.loss(
+            self._model, step=number, worker=self._rank, memory=self._memory
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return Step(float(loss.detach()), *self._traffic())
+
+    def _traffic(self) -> tuple[int, int]:
+        """Bytes of this step."""
+        stats, (pushed, pulled) = self._compression.stats(), self._nbytes
+        self._nbytes = stats.pushed_nbytes, stats.pulled_nbytes
+        return stats.pushed_nbytes - pushed, stats.pulled_nbytes - pulled
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "exchange": self._compression.state_dict(),
+            "memory": self._memory,
+        }
+
+    def close(self, *, finished: bool) -> None:
+        self._compression.close()

@@ -1,0 +1,87 @@
+"""``ServerEngine``: training through parameter servers, as one of several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.optim.lr_scheduler import LambdaLR
+
+from thinwire.client.client import Client
+from thinwire_lab.tasks.base import Memory
+from thinwire_lab.train.engines.base import DEADLINE_SECONDS, Step
+from thinwire_lab.train.plan import Plan
+
+
+class ServerEngine:
+    """See ``Engine``. Bytes are those of whole frames.
+
+    If this worker was killed, the servers may be ahead of the checkpoint that it resumes from: then
+    it first applies the updates it missed. Its residual of that time is lost, which is logged.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, addresses: Sequence[str], state: dict[str, Any] | None
+    ) -> None:
+        self._plan, self._rank = plan, rank
+        self._losses: tuple[float, ...] = () if state is None else tuple(state["losses"])
+        self._memory: Memory = {}
+        self.net, self._optimizer = plan.build()
+        self._client = Client(
+            addresses,
+            plan.recipe,
+            rank=rank,
+            workers=plan.settings.workers,
+            deadline_seconds=DEADLINE_SECONDS,
+            seed=plan.settings.seed,
+        )
+        if state is not None:
+            self._load(state)
+        # The optimizer's base rate is 1, so that the factor is the rate.
+        version = 0 if state is None else int(state["exchange"]["version"])
+        scheduler = LambdaLR(self._optimizer, self._rate, last_epoch=version - 1)
+        self._client.attach(self.net, self._optimizer, scheduler=scheduler)
+        self._nbytes = (0, 0)
+
+    def _rate(self, version: int) -> float:
+        return self._plan.rate(version, self._losses)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._client.load_state_dict(state["exchange"])
+        self._memory = state["memory"]
+
+    @property
+    def done(self) -> int:
+        return self._client.version
+
+    def step(self, losses: tuple[float, ...]) -> Step:
+        self._losses = losses
+        self._optimizer.zero_grad()
+        loss = self._plan.work.loss(
+            self.net, step=self.done, worker=self._rank, memory=self._memory
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._client.step()
+        return Step(float(loss.detach()), *self._traffic())
+
+    def _traffic(self) -> tuple[int, int]:
+        """Bytes of this step."""
+        stats, (sent, received) = self._client.stats(), self._nbytes
+        self._nbytes = stats.sent_nbytes, stats.received_nbytes
+        return stats.sent_nbytes - sent, stats.received_nbytes - received
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "exchange": self._client.state_dict(),
+            "memory": self._memory,
+            "losses": self._losses,
+        }
+
+    def close(self, *, finished: bool) -> None:
+        """A worker that will resume does not leave: the servers must keep its place."""
+        if finished:
+            self._client.close()

@@ -1,0 +1,62 @@
+"""``VirtualEngine``: training with simulated workers, all in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from thinwire.virtual.cluster import VirtualCluster
+from thinwire_lab.tasks.base import Memory
+from thinwire_lab.train.engines.base import Step, set_rate
+from thinwire_lab.train.plan import Plan
+
+
+class VirtualEngine:
+    """See ``Engine``. A resumed run gives the same result as an uninterrupted one, bit for bit."""
+
+    def __init__(self, plan: Plan, state: dict[str, Any] | None) -> None:
+        self._plan = plan
+        workers, seed = plan.settings.workers, plan.settings.seed
+        self.net, self._optimizer = plan.build()
+        self._cluster = VirtualCluster(
+            self.net, self._optimizer, plan.recipe, workers=workers, seed=seed
+        )
+        self._memories: list[Memory] = [{} for _ in range(workers)]
+        if state is not None:
+            self._load(state)
+
+    @property
+    def done(self) -> int:
+        return self._cluster.steps
+
+    def step(self, losses: tuple[float, ...]) -> Step:
+        set_rate(self._optimizer, self._plan.rate(self.done, losses))
+        loss = self._cluster.step(self._loss)
+        last = self._cluster.last
+        if last is None:
+            raise AssertionError("a step without an exchange")
+        return Step(loss, last.pushed_nbytes, last.pulled_nbytes)
+
+    def _loss(self, worker: int) -> Tensor:
+        memory = self._memories[worker]
+        return self._plan.work.loss(self.net, step=self.done, worker=worker, memory=memory)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.done,
+            "net": self.net.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "exchange": self._cluster.exchange.state_dict(),
+            "memories": self._memories,
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._cluster.exchange.load_state_dict(state["exchange"])
+        self._cluster.steps = state["steps"]
+        self._memories = state["memories"]
+
+    def close(self, *, finished: bool) -> None:
+        """Nothing: there are no other processes."""
