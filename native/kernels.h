@@ -41,6 +41,12 @@ struct Gains {
   float keep = 1.0f;
 };
 
+// A momentum that travels with the gradient: wanted = keep * residual + (factor * momentum + gain * gradient). Null: none.
+struct Carried {
+  const float* momentum = nullptr;
+  float factor = 0.0f;
+};
+
 // State that a step reads `from` one place and writes `to` another, or to the same. Where they differ, the old state is
 // still there afterwards: a step can be undone, or its result be thrown away, without a copy.
 struct Advance {
@@ -117,9 +123,11 @@ void onebit_sum(const uint8_t* const* payloads, size_t count, size_t n, float we
 // Error feedback and encoding in one pass, with a lazy residual: `wanted` holds what was wanted last time and
 // `scales` the scales that were sent for it (all zeros: `wanted` is itself the residual), which together are
 // the residual. Afterwards they hold this step's. `squares` becomes the sum of squares of the gradient: where that is not
-// finite, or very large, the state that was written is spoilt. Returns 0 if it is not finite.
+// finite, or very large, the state that was written is spoilt. Returns 0 if it is not finite. The momentum, if there is
+// one, overlaps nothing that is written; it has no part in `squares`, but where it is not finite the state is spoilt too
+// and 0 is returned.
 size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, Advance wanted,
-                   Advance scales, uint8_t* payload, double& squares);
+                   Advance scales, uint8_t* payload, double& squares, Carried carried = {});
 // The same with gradient = weight * (sum of `count` checked payloads, in order): a server's whole work on a piece.
 size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weight, size_t n, float keep,
                        SignScale scale, size_t block, Advance wanted, Advance scales, uint8_t* payload);

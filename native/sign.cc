@@ -200,8 +200,8 @@ void onebit_sum(const uint8_t* const* payloads, size_t count, size_t n, float we
 }
 
 size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, Advance wanted,
-                   Advance scales, uint8_t* payload, double& squares) {
-  const SignStep step{gradient, gains, wanted, last_view(n, block, scales.from)};
+                   Advance scales, uint8_t* payload, double& squares, Carried carried) {
+  const SignStep step{gradient, gains, wanted, last_view(n, block, scales.from), carried};
   Encoding encoding(n, scale, block, payload);
   encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_step(step, job, begin, end); });
   squares = exact_squares(encoding.squares(), gradient, n);

@@ -53,6 +53,7 @@ struct SignStep {
   Gains gains;
   Advance wanted;
   SignView last;  // only block and scales
+  Carried carried;
 };
 
 // The weighted sum of some payloads.

@@ -124,6 +124,10 @@ def check_sign(native: Any) -> None:
     assert payload_of(lambda room: native.onebit_step(*step, room)[0], most) == payload
     native.onebit_settle(wanted, scales, 0)
     assert wanted.tolist() == [0.0] * NUMEL  # nothing was lost
+    scales[0] = 0.0
+    step = (zeros(), *step[1:])
+    carry = (floats(2 * v for v in x), 0.5)
+    assert payload_of(lambda room: native.onebit_step(*step, room, *carry)[0], most) == payload
 
 
 def check_sparse(native: Any) -> None:

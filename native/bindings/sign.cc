@@ -25,14 +25,16 @@ struct Lazy {
 };
 
 Stepped step_to(Input gradient, Input wanted, Output wanted_to, Input scales, Output scales_to, SignScale scale,
-                size_t block, float gain, float keep, nb::handle out) {
+                size_t block, float gain, float keep, nb::handle out, std::optional<Input> momentum, float factor) {
   const size_t n = numel(gradient);
   const Lazy lazy{wanted, wanted_to, scales, scales_to};
   lazy.require_sizes(n, block);
-  if (!finite_factors({gain, keep})) return {std::nullopt, kUnknown};
+  if (momentum) require_same(n, momentum->size());
+  if (!finite_factors({gain, keep, factor})) return {std::nullopt, kUnknown};
+  const Carried carried{momentum ? momentum->data() : nullptr, factor};
   return write_step(out, onebit_max_nbytes(n, block), [&](uint8_t* payload, double& squares) {
     return onebit_step(gradient.data(), n, {gain, keep}, scale, block, lazy.advance_wanted(), lazy.advance_scales(),
-                       payload, squares);
+                       payload, squares, carried);
   });
 }
 
@@ -75,7 +77,8 @@ void bind_payloads(nb::module_& m) {
 
 void bind_steps(nb::module_& m) {
   m.def("onebit_step", &step_to, "gradient"_a.noconvert(), "wanted"_a.noconvert(), "wanted_to"_a.noconvert(),
-        "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "gain"_a, "keep"_a, "out"_a);
+        "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "gain"_a, "keep"_a, "out"_a,
+        "momentum"_a.noconvert() = nb::none(), "factor"_a = 0.0f);
   m.def("onebit_sum_step", &sum_step_to, "payloads"_a, "weight"_a, "wanted"_a.noconvert(), "wanted_to"_a.noconvert(),
         "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "keep"_a, "out"_a);
   m.def("onebit_settle", [](Output wanted, Input scales, size_t block) {

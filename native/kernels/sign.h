@@ -59,7 +59,8 @@ struct PlainSource {
   }
 };
 
-template <class V>
+// With or without a momentum: two loops, so that the one without pays nothing for the other.
+template <class V, bool kCarries>
 struct StepSource {
   static constexpr bool kGradient = true;
   const SignStep& step;
@@ -70,9 +71,19 @@ struct StepSource {
     wanted.load(i, count, out);
     load_run<V>(step.gradient + i, count, gradient);
     squares.add(gradient);
+    for (int j = 0; j < 4; ++j) gradient[j] = V::mul(gradient[j], gain);
+    if constexpr (kCarries) add_carried(i, count, gradient);
     subtract_sent<V>(out, step.last, i);
-    for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), V::mul(gradient[j], gain));
+    for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), gradient[j]);
     wanted.keep(i, count, out);
+  }
+
+ private:
+  inline void add_carried(size_t i, size_t count, typename V::F (&x)[4]) const {
+    const typename V::F factor = V::set(step.carried.factor);
+    typename V::F momentum[4];
+    load_run<V>(step.carried.momentum + i, count, momentum);
+    for (int j = 0; j < 4; ++j) x[j] = V::add(V::mul(momentum[j], factor), x[j]);
   }
 };
 
@@ -158,7 +169,11 @@ void sign_encode_kernel(const float* x, const SignJob& job, size_t begin, size_t
 
 template <class V>
 void sign_step_kernel(const SignStep& step, const SignJob& job, size_t begin, size_t end) {
-  encode_units<V>(StepSource<V>{step, {step.wanted, end - begin}}, job, begin, end);
+  if (step.carried.momentum == nullptr) {
+    encode_units<V>(StepSource<V, false>{step, {step.wanted, end - begin}}, job, begin, end);
+  } else {
+    encode_units<V>(StepSource<V, true>{step, {step.wanted, end - begin}}, job, begin, end);
+  }
 }
 
 template <class V>

@@ -104,23 +104,35 @@ void decoding_and_adding() {
   }
 }
 
-// Three steps of the lazy form against: wanted = residual + gradient, encode, residual = wanted - decoded.
+// What a step is given in the plain form: the gradient, and the momentum if there is one.
+std::vector<float> slow_given(const float* g, size_t n, float gain, Carried carried) {
+  std::vector<float> given(n);
+  for (size_t i = 0; i < n; ++i) {
+    given[i] = g[i] * gain;
+    if (carried.momentum != nullptr) given[i] = carried.momentum[i] * carried.factor + given[i];
+  }
+  return given;
+}
+
+// Three steps of the lazy form against: wanted = residual + given, encode, residual = wanted - decoded.
 template <class Memory>
-void lazy_steps_equal_plain_ones(size_t n, size_t block, Gains gains) {
+void lazy_steps_equal_plain_ones(size_t n, size_t block, Gains gains, const float* factor = nullptr) {
   under_every_setting([&] {
     std::vector<float> residual(n);
     Memory wanted(residual), wanted_to(residual);
     std::vector<float> scales(sign_scales(n, block)), scales_to(scales);
     const auto payload = exact<uint8_t>(onebit_max_nbytes(n, block));
     for (uint64_t step = 0; step < 3; ++step) {
-      Unaligned g(gradient(n, n + 10 + step));
-      for (size_t i = 0; i < n; ++i) residual[i] = residual[i] * gains.keep + g.data()[i] * gains.gain;
+      Unaligned g(gradient(n, n + 10 + step)), momentum(gradient(n, n + 20 + step));
+      const Carried carried = factor == nullptr ? Carried{} : Carried{momentum.data(), *factor};
+      const std::vector<float> given = slow_given(g.data(), n, gains.gain, carried);
+      for (size_t i = 0; i < n; ++i) residual[i] = residual[i] * gains.keep + given[i];
       const Bytes expected = encode(residual.data(), n, SignScale::kL1, block);
       const auto sent = slow_decode(residual.data(), n, block, scales_of(expected, n, block));
       const std::vector<float> before(wanted.data(), wanted.data() + n);
       double squares = 0.0;
       const size_t nbytes = onebit_step(g.data(), n, gains, SignScale::kL1, block, {wanted.data(), wanted_to.data()},
-                                        {scales.data(), scales_to.data()}, payload.get(), squares);
+                                        {scales.data(), scales_to.data()}, payload.get(), squares, carried);
       CHECK(Bytes(payload.get(), payload.get() + nbytes) == expected);
       CHECK(near(squares, sum_squares(g.data(), n)));
       CHECK(same_bits(wanted.data(), before.data(), n));
@@ -138,6 +150,28 @@ void fused_step() {
     for (const size_t block : kBlocks) lazy_steps_equal_plain_ones<Unaligned>(n, block, {1.0f, 1.0f});
     lazy_steps_equal_plain_ones<Aligned>(n, 0, {1.0f, 1.0f});
     lazy_steps_equal_plain_ones<Unaligned>(n, 0, {0.3f, 1.7f});
+  }
+}
+
+void fused_step_with_momentum() {
+  const float factor = 0.9f, none = 0.0f;
+  for (const size_t n : {size_t{0}, size_t{1}, size_t{65}, size_t{4099}, size_t{400003}}) {
+    for (const size_t block : kBlocks) lazy_steps_equal_plain_ones<Unaligned>(n, block, {0.1f, 1.0f}, &factor);
+    lazy_steps_equal_plain_ones<Aligned>(n, 0, {0.3f, 1.7f}, &factor);
+    lazy_steps_equal_plain_ones<Aligned>(n, 0, {0.3f, 1.7f}, &none);
+  }
+}
+
+void a_momentum_that_is_not_finite_gives_no_payload() {
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    std::vector<float> g = gradient(100, 1), momentum = g, wanted(100), scales(1);
+    momentum[99] = bad;
+    const auto payload = exact<uint8_t>(onebit_max_nbytes(100, 0));
+    double squares = 0.0;
+    CHECK_EQ(onebit_step(g.data(), 100, {}, SignScale::kL1, 0, {wanted.data(), wanted.data()},
+                         {scales.data(), scales.data()}, payload.get(), squares, {momentum.data(), 0.9f}),
+             size_t{0});
+    CHECK(near(squares, sum_squares(g.data(), 100)));
   }
 }
 
@@ -210,6 +244,8 @@ Suite sign_suite() {
            {"bytes_do_not_depend_on_instructions_or_threads", bytes_do_not_depend_on_instructions_or_threads},
            {"decoding_and_adding", decoding_and_adding},
            {"fused_step", fused_step},
+           {"fused_step_with_momentum", fused_step_with_momentum},
+           {"a_momentum_that_is_not_finite_gives_no_payload", a_momentum_that_is_not_finite_gives_no_payload},
            {"fused_sum", fused_sum},
            {"summing", summing},
            {"huge_and_non_finite_values", huge_and_non_finite_values}}};

@@ -70,6 +70,8 @@ def onebit_step(
     gain: float,
     keep: float,
     out: Room,
+    momentum: Tensor | None = None,
+    factor: float = 0.0,
 ) -> tuple[int | None, float]: ...
 def onebit_sum_step(
     payloads: Sequence[Payload],

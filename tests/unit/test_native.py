@@ -119,6 +119,20 @@ ENCODERS: dict[str, Callable[[Tensor, memoryview], int | None]] = {
     "onebit step": lambda x, out: _native.onebit_step(
         x, torch.zeros(8), torch.zeros(8), torch.zeros(1), torch.zeros(1), L1, 0, 1.0, 1.0, out
     )[0],
+    "onebit step with momentum": lambda x, out: _native.onebit_step(
+        x,
+        torch.zeros(8),
+        torch.zeros(8),
+        torch.zeros(1),
+        torch.zeros(1),
+        L1,
+        0,
+        1.0,
+        1.0,
+        out,
+        torch.ones(8),
+        0.9,
+    )[0],
     "onebit sum": lambda x, out: _native.onebit_sum_step(
         [tw.OneBit().encode(x, seed=0)],
         1.0,
@@ -164,6 +178,7 @@ MOST_NBYTES = {
     "half": 16,
     "onebit": tw.OneBit().max_nbytes(8),
     "onebit step": tw.OneBit().max_nbytes(8),
+    "onebit step with momentum": tw.OneBit().max_nbytes(8),
     "onebit sum": tw.OneBit().max_nbytes(8),
     "topk": tw.TopK(0.25).max_nbytes(8),
     "topk step": tw.TopK(0.25).max_nbytes(8),
@@ -285,6 +300,9 @@ def test_sizes_that_do_not_fit_together_are_refused() -> None:
         _native.residual_topk(gradient, residual, residual, 1, SAMPLED, WHOLE, 1.0, 1.0, room)
     with pytest.raises(ValueError, match="arrays differ in size"):
         _native.residual_topk(gradient, gradient, residual, 1, SAMPLED, WHOLE, 1.0, 1.0, room)
+    lazy = (gradient, gradient, torch.zeros(1), torch.zeros(1), L1, 0)
+    with pytest.raises(ValueError, match="arrays differ in size"):
+        _native.onebit_step(gradient, *lazy, 1.0, 1.0, room, residual, 0.9)
     with pytest.raises(ValueError, match="k is larger than the array"):
         _native.topk_encode(gradient, 9, SAMPLED, WHOLE, room)
     with pytest.raises(ValueError, match="block is not a multiple of 64"):
@@ -322,4 +340,8 @@ def test_a_factor_that_is_not_finite_is_refused_and_nothing_is_written(
     velocity = torch.zeros(numel)
     dgc = (gradient, velocity, velocity, residual, residual, 1, *topk)
     assert _native.dgc_topk(*dgc, 1.0, 1.0, factor, False, True, out)[0] is None
+    scales = torch.zeros(1)
+    onebit = (gradient, residual, residual, scales, scales, L1, 0)
+    assert _native.onebit_step(*onebit, 1.0, factor, out)[0] is None
+    assert _native.onebit_step(*onebit, 1.0, 1.0, out, velocity, factor)[0] is None
     assert not room.any()
