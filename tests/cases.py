@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from torch import Tensor
 
 import thinwire as tw

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from thinwire import optim as optim
+    from thinwire.choice import (
+        recipe_for as recipe_for,
+        recipes as recipes,
+    )
     from thinwire.client.client import (
         Client as Client,
     )
     from thinwire.codec.dense import (
         BFloat16 as BFloat16,
-    )
-    from thinwire.codec.dense import (
         Float16 as Float16,
-    )
-    from thinwire.codec.dense import (
         Float32 as Float32,
     )
     from thinwire.codec.dither import (
@@ -30,14 +30,8 @@ if TYPE_CHECKING:
     )
     from thinwire.codec.policy import (
         by_name as by_name,
-    )
-    from thinwire.codec.policy import (
         small_as as small_as,
-    )
-    from thinwire.codec.policy import (
         unless_dense_is_cheaper as unless_dense_is_cheaper,
-    )
-    from thinwire.codec.policy import (
         vectors_as as vectors_as,
     )
     from thinwire.codec.randomk import (
@@ -45,8 +39,6 @@ if TYPE_CHECKING:
     )
     from thinwire.codec.registry import (
         codecs as codecs,
-    )
-    from thinwire.codec.registry import (
         make_codec as make_codec,
     )
     from thinwire.codec.schedule import (
@@ -69,50 +61,22 @@ if TYPE_CHECKING:
     )
     from thinwire.errors import (
         ConfigError as ConfigError,
-    )
-    from thinwire.errors import (
         CorruptPayloadError as CorruptPayloadError,
-    )
-    from thinwire.errors import (
         LocalProtocolError as LocalProtocolError,
-    )
-    from thinwire.errors import (
         LogError as LogError,
-    )
-    from thinwire.errors import (
         NonFiniteError as NonFiniteError,
-    )
-    from thinwire.errors import (
         ProtocolError as ProtocolError,
-    )
-    from thinwire.errors import (
         Refused as Refused,
-    )
-    from thinwire.errors import (
         RemoteProtocolError as RemoteProtocolError,
-    )
-    from thinwire.errors import (
         ThinwireError as ThinwireError,
-    )
-    from thinwire.errors import (
         TransportClosed as TransportClosed,
-    )
-    from thinwire.errors import (
         TransportError as TransportError,
-    )
-    from thinwire.errors import (
         TransportTimeout as TransportTimeout,
-    )
-    from thinwire.errors import (
         UnknownCodecError as UnknownCodecError,
-    )
-    from thinwire.errors import (
         WorkerLost as WorkerLost,
     )
     from thinwire.feedback.base import (
         NoFeedback as NoFeedback,
-    )
-    from thinwire.feedback.base import (
         chain as chain,
     )
     from thinwire.feedback.clip import (
@@ -124,10 +88,12 @@ if TYPE_CHECKING:
     from thinwire.feedback.residual import (
         Residual as Residual,
     )
-    from thinwire.gradient.pieces import (
-        Key as Key,
+    from thinwire.feedback.shared_momentum import (
+        AdamMomentum as AdamMomentum,
+        SGDMomentum as SGDMomentum,
     )
     from thinwire.gradient.pieces import (
+        Key as Key,
         Piece as Piece,
     )
     from thinwire.hooks.ddp import (
@@ -144,18 +110,12 @@ if TYPE_CHECKING:
     )
     from thinwire.recipe import (
         Recipe as Recipe,
-    )
-    from thinwire.recipe import (
+        adam as adam,
         clan as clan,
-    )
-    from thinwire.recipe import (
         dense as dense,
-    )
-    from thinwire.recipe import (
         dgc as dgc,
-    )
-    from thinwire.recipe import (
         doublesqueeze as doublesqueeze,
+        momentum_sgd as momentum_sgd,
     )
     from thinwire.replay.replay import (
         replay_log as replay_log,
@@ -168,39 +128,26 @@ if TYPE_CHECKING:
     )
     from thinwire.transport.keys import (
         KeyPair as KeyPair,
-    )
-    from thinwire.transport.keys import (
         ServerCurve as ServerCurve,
-    )
-    from thinwire.transport.keys import (
         WorkerCurve as WorkerCurve,
     )
     from thinwire.virtual.cluster import (
         VirtualCluster as VirtualCluster,
-    )
-    from thinwire.virtual.cluster import (
         VirtualStats as VirtualStats,
     )
     from thinwire.watch.stats import (
         ClientStats as ClientStats,
-    )
-    from thinwire.watch.stats import (
         ServerStats as ServerStats,
-    )
-    from thinwire.watch.stats import (
         Stats as Stats,
     )
     from thinwire.watch.trace import (
         Trace as Trace,
-    )
-    from thinwire.watch.trace import (
         merge_traces as merge_traces,
-    )
-    from thinwire.watch.trace import (
         trace as trace,
     )
 
 _NAMES = {
+    "thinwire.choice": ("recipe_for", "recipes"),
     "thinwire.client.client": ("Client",),
     "thinwire.codec.dense": ("BFloat16", "Float16", "Float32"),
     "thinwire.codec.dither": ("Dither",),
@@ -233,12 +180,21 @@ _NAMES = {
     "thinwire.feedback.clip": ("Clip",),
     "thinwire.feedback.momentum": ("Momentum",),
     "thinwire.feedback.residual": ("Residual",),
+    "thinwire.feedback.shared_momentum": ("AdamMomentum", "SGDMomentum"),
     "thinwire.gradient.pieces": ("Key", "Piece"),
     "thinwire.hooks.ddp": ("compress_ddp",),
     "thinwire.hooks.handle": ("Compression",),
     "thinwire.hooks.module": ("compress_module",),
     "thinwire.hooks.module_gradients": ("ModuleCompression",),
-    "thinwire.recipe": ("Recipe", "clan", "dense", "dgc", "doublesqueeze"),
+    "thinwire.recipe": (
+        "Recipe",
+        "adam",
+        "clan",
+        "dense",
+        "dgc",
+        "doublesqueeze",
+        "momentum_sgd",
+    ),
     "thinwire.replay.replay": ("replay_log",),
     "thinwire.server.log.settings": ("LogSettings",),
     "thinwire.server.server": ("Server",),

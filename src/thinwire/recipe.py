@@ -9,6 +9,7 @@ from thinwire.codec.base import Codec, is_unbiased
 from thinwire.codec.dense import Float16, Float32
 from thinwire.codec.policy import Chooser, as_policy, unless_dense_is_cheaper, vectors_as
 from thinwire.codec.schedule import warmup
+from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
 from thinwire.codec.topk import TopK
 from thinwire.errors import ConfigError
@@ -16,6 +17,7 @@ from thinwire.feedback.base import Feedback, NoFeedback, chain, check_feedback, 
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
+from thinwire.feedback.shared_momentum import AdamMomentum, SGDMomentum, shared_momentum
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class Recipe:
         """Whether residuals follow the learning rate."""
         stages = (*stages_of(self.push_feedback), *stages_of(self.pull_feedback))
         return any(isinstance(stage, Residual) and stage.rescale for stage in stages)
+
+    @property
+    def shares_momentum(self) -> bool:
+        """Whether pushes carry the optimizer's momentum, so that answers are the new one."""
+        return shared_momentum(self.push_feedback) is not None
 
     @property
     def clips_model(self) -> bool:
@@ -98,6 +105,48 @@ def dgc(
 def doublesqueeze(codec: Codec) -> Recipe:
     """DoubleSqueeze: error-compensated compression by the workers and by the server."""
     return Recipe(codec, Residual(), codec, Residual())
+
+
+def momentum_sgd(
+    codec: Codec, *, clip_norm: float | None = None, vectors: Codec | None = None
+) -> Recipe:
+    """For ``torch.optim.SGD`` with momentum: its momentum is what travels, both ways.
+
+    Momentum, dampening, weight decay and Nesterov are the optimizer's; give it as ``optimizer``.
+    ``clip_norm`` clips each worker's gradient before momentum is added: leave ``clip_grad_norm_``
+    out then, which would clip the momentum. 1-D tensors are sent as ``vectors`` (None: 16 bits).
+    With ``Float32`` nothing is delayed: gradients travel, as in ``dense()``.
+    """
+    if codec == Float32() and clip_norm is None:
+        return Recipe()
+    clip = () if clip_norm is None else (Clip(clip_norm),)
+    both = vectors_as(vectors or Float16(), otherwise=codec)
+    back = chain(SGDMomentum(), Residual())
+    return Recipe(both, chain(*clip, SGDMomentum(), Residual()), both, back)
+
+
+def adam(
+    codec: Codec | None = None,
+    *,
+    clip_norm: float | None = None,
+    first: int = 64,
+    most_gap: int = 128,
+) -> Recipe:
+    """Compressed Adam, for ``torch.optim.AdamW``, ``torch.optim.Adam`` and ``tw.optim.AdamW``.
+
+    The momentum travels, both ways; ``codec`` None is ``OneBit(block=1024)``. The variance is
+    refreshed by steps that send gradients in 16 bits: the ``first`` ones, and later ones at gaps
+    that double up to ``most_gap`` steps. 1-D tensors travel in 16 bits in every step.
+    ``clip_norm`` clips each worker's gradient before momentum is added: leave ``clip_grad_norm_``
+    out then. With ``Float32`` nothing is delayed: gradients travel, as in ``dense()``.
+    """
+    codec = OneBit(block=1024) if codec is None else codec
+    if codec == Float32() and clip_norm is None:
+        return Recipe()
+    shared = AdamMomentum(first, most_gap)
+    clip = () if clip_norm is None else (Clip(clip_norm),)
+    back = chain(shared, Residual())
+    return Recipe(codec, chain(*clip, shared, Residual()), codec, back)
 
 
 def clan(codec: Codec, *, vectors: Codec | None = None) -> Recipe:

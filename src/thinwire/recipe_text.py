@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import ast
 import difflib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 from thinwire import recipe as recipes
 from thinwire.codec import policy, registry, schedule
-from thinwire.codec.topk import TopK
 from thinwire.errors import ConfigError, ThinwireError
 from thinwire.feedback.base import Chain, NoFeedback, chain
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
+from thinwire.feedback.shared_momentum import AdamMomentum, SGDMomentum
 from thinwire.recipe import Recipe
 
-EXAMPLES = "dense, dgc(0.001), doublesqueeze(OneBit()), doublesqueeze(TopK(0.01)), clan(Dither(4))"
+EXAMPLES = (
+    "dense, dgc(0.001), doublesqueeze(OneBit()), momentum_sgd(OneBit()), adam, clan(Dither(4))"
+)
 
 VERSION = 1
 PREFIX = "recipe/"
@@ -45,10 +46,20 @@ _FUNCTIONS: Names = {
     "warmup": schedule.warmup,
     "chain": chain,
 }
-_FEEDBACK: Names = {cls.__name__: cls for cls in (NoFeedback, Clip, Momentum, Residual)}
+_FEEDBACK: Names = {
+    cls.__name__: cls for cls in (NoFeedback, Clip, Momentum, Residual, SGDMomentum, AdamMomentum)
+}
 _RECIPES: Names = {
     cls.__name__: cls
-    for cls in (Recipe, recipes.dense, recipes.dgc, recipes.doublesqueeze, recipes.clan)
+    for cls in (
+        Recipe,
+        recipes.dense,
+        recipes.dgc,
+        recipes.doublesqueeze,
+        recipes.momentum_sgd,
+        recipes.adam,
+        recipes.clan,
+    )
 }
 _WRITTEN_AS = {
     policy.SmallAs: "small_as",
@@ -96,7 +107,7 @@ def parse_recipe(text: str) -> ast.expr:
 
 def stored_recipe(recipe: Recipe) -> str:
     """The recipe in its stored form."""
-    return f"{PREFIX}{VERSION} {_written(recipe)}"
+    return f"{PREFIX}{VERSION} {written(recipe)}"
 
 
 def read_stored_recipe(text: str) -> Recipe:
@@ -123,23 +134,6 @@ def same_recipe(recipe: Recipe, stored: str) -> bool:
         return read_stored_recipe(stored) == recipe
     except ConfigError:
         return False
-
-
-def typed_recipe(recipe: Recipe) -> str:
-    """The recipe as a user would type it: by its name where it has one."""
-    for function, settings in _guesses(recipe):
-        if function(**settings) == recipe:
-            words = _arguments(settings, inspect.signature(function))
-            return f"{function.__name__}({', '.join(words)})"
-    return _written(recipe)
-
-
-def typed_stored_recipe(stored: str) -> str:
-    """A stored recipe as a user would type it; if this version cannot read it, its beginning."""
-    try:
-        return typed_recipe(read_stored_recipe(stored))
-    except ConfigError:
-        return repr(stored[:200])
 
 
 def _names() -> Names:
@@ -225,14 +219,15 @@ def _find(name: str, names: Names) -> Callable[..., Any]:
     raise ConfigError(f"{name} is not known here, expected one of {', '.join(sorted(names))}")
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
+    """The text that makes ``value``: a recipe, or a part of one."""
     if isinstance(value, policy.Always):
-        return _written(value.codec)
+        return written(value.codec)
     if isinstance(value, Chain):
-        return f"chain({', '.join(map(_written, value.stages))})"
+        return f"chain({', '.join(map(written, value.stages))})"
     if isinstance(value, policy.ByName):
-        patterns = ", ".join(f"{glob!r}: {_written(chosen)}" for glob, chosen in value.patterns)
-        return f"by_name({{{patterns}}}, otherwise={_written(value.otherwise)})"
+        patterns = ", ".join(f"{glob!r}: {written(chosen)}" for glob, chosen in value.patterns)
+        return f"by_name({{{patterns}}}, otherwise={written(value.otherwise)})"
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
     name = _WRITTEN_AS.get(type(value), type(value).__name__)
@@ -247,54 +242,8 @@ def _settings(value: Any) -> Iterator[str]:
             setting = setting.codec
         if field.init and setting != default:
             positional = number == 0 and default is MISSING
-            yield _written(setting) if positional else f"{field.name}={_written(setting)}"
+            yield written(setting) if positional else f"{field.name}={written(setting)}"
 
 
 def _default(field: Field[Any]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _guesses(recipe: Recipe) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
-    """Named recipes, with settings, that this one may equal."""
-    yield recipes.dense, {}
-    for codec in _of(set(registry.codecs().values()), recipe.push):
-        yield recipes.doublesqueeze, {"codec": codec}
-        yield recipes.clan, {"codec": codec}
-        if isinstance(codec, TopK):
-            yield recipes.dgc, _dgc_settings(recipe, codec)
-
-
-def _dgc_settings(recipe: Recipe, kept: TopK) -> dict[str, Any]:
-    push, pull, feedback = recipe.push, recipe.pull, recipe.push_feedback
-    momentum = next(_of({Momentum}, feedback), Momentum(0.0))
-    plain_vectors = isinstance(pull, policy.VectorsAs)
-    return {
-        "ratio": kept.ratio,
-        "momentum": momentum.momentum,
-        "nesterov": momentum.nesterov,
-        "clip_norm": next((clip.norm for clip in _of({Clip}, feedback)), None),
-        "warmup_steps": next((warmup.steps for warmup in _of({schedule.Warmup}, push)), 0),
-        "pull_ratio": next((topk.ratio for topk in _of({TopK}, pull)), None),
-        "values": kept.values,
-        "vectors": None if plain_vectors else getattr(push, "codec", None),
-    }
-
-
-def _of(types: set[Any], value: object) -> Iterator[Any]:
-    """The parts of ``value`` that are of these types."""
-    if type(value) in types:
-        yield value
-    if isinstance(value, tuple):
-        for part in value:
-            yield from _of(types, part)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _of(types, getattr(value, field.name))
-
-
-def _arguments(settings: Mapping[str, Any], signature: inspect.Signature) -> Iterator[str]:
-    for number, (name, parameter) in enumerate(signature.parameters.items()):
-        if number == 0:
-            yield _written(settings[name])
-        elif name in settings and settings[name] != parameter.default:
-            yield f"{name}={_written(settings[name])}"

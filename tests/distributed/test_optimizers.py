@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from tests.distributed.launch import run
 from tests.distributed.training import Trainer, backward, floats, loss_of, momentum_sgd, weights
-from thinwire.optim.takeover import take_over_momentum
+from thinwire.optim.takeover import use_momentum
 
 RECIPE = tw.dgc(0.5, momentum=0.9)
 
@@ -66,7 +66,10 @@ def sgd(*groups: dict[str, float], **settings: object) -> torch.optim.SGD:
         (sgd(momentum=0.9, fused=True), "fused"),
         (sgd(momentum=0.5), "give the recipe momentum=0.5"),
         (sgd(), "another training than yours: give the recipe momentum=0.0"),
-        (torch.optim.AdamW([nn.Parameter(torch.ones(3))]), r"such as tw.clan\(tw.Dither\(8\)\)"),
+        (
+            torch.optim.AdamW([nn.Parameter(torch.ones(3))]),
+            "AdamW cannot give up: leave",
+        ),
         (tw.optim.SGD([nn.Parameter(torch.ones(3))], 0.1, momentum=0.3, weight_decay=0.1), "0.3"),
     ],
 )
@@ -74,22 +77,22 @@ def test_momentum_that_cannot_be_taken_over_is_refused(
     optimizer: torch.optim.Optimizer, words: str
 ) -> None:
     with pytest.raises(tw.ConfigError, match=words):
-        take_over_momentum(RECIPE, optimizer)
+        use_momentum(RECIPE, optimizer, {})
 
 
 @pytest.mark.parametrize(
     "recipe", [tw.dgc(0.1, momentum=0.0), tw.Recipe(push_feedback=tw.Momentum(0.0))]
 )
 def test_a_momentum_of_zero_is_none_and_needs_no_optimizer(recipe: tw.Recipe) -> None:
-    take_over_momentum(recipe, None)
+    use_momentum(recipe, None, {})
     optimizer = sgd(momentum=0.9)
-    take_over_momentum(recipe, optimizer)
+    use_momentum(recipe, optimizer, {})
     assert optimizer.param_groups[0]["momentum"] == 0.9
 
 
 def test_parameters_of_others_are_refused() -> None:
     with pytest.raises(tw.ConfigError, match="not the model's"):
-        take_over_momentum(RECIPE, sgd(momentum=0.9), compressed={1, 2})
+        use_momentum(RECIPE, sgd(momentum=0.9), {"other": torch.ones(3)}, alone=True)
 
 
 def test_the_optimizers_own_momentum_is_not_dropped_silently() -> None:
@@ -98,13 +101,13 @@ def test_the_optimizers_own_momentum_is_not_dropped_silently() -> None:
     parameter.grad = torch.ones(3)
     optimizer.step()
     with pytest.warns(UserWarning, match="dropped"):
-        take_over_momentum(RECIPE, optimizer)
+        use_momentum(RECIPE, optimizer, {})
     assert not optimizer.state[parameter]
 
 
 def test_a_group_that_comes_later_is_refused_when_it_steps() -> None:
     optimizer = sgd(momentum=0.9)
-    take_over_momentum(RECIPE, optimizer)
+    use_momentum(RECIPE, optimizer, {})
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "momentum": 0.0})
     with pytest.raises(tw.ConfigError, match="group 1 was added"):
         optimizer.step()

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 import thinwire as tw
-from tests.faults import hostilities as h
-from tests.faults import zmtp
+from tests.faults import hostilities as h, zmtp
 from tests.faults.hostilities import RECIPE, Target, repeat
 from tests.server.processes import Process, ServerProcess, wait_until
 from tests.server.servers import loss_of, network, plain_sgd, virtual, weights

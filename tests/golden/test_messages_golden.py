@@ -6,8 +6,7 @@ import pytest
 
 from tests.golden.make_messages import FOLDER, MESSAGES, frame_of
 from thinwire.wire.frame import pack, unpack
-from thinwire.wire.messages import MESSAGES as CLASSES
-from thinwire.wire.messages import decode
+from thinwire.wire.messages import MESSAGES as CLASSES, decode
 
 
 @pytest.mark.parametrize("name", MESSAGES)

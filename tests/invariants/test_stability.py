@@ -26,7 +26,7 @@ def left_over(
     net = nn.Linear(NUMEL, 1, bias=False)
     net.weight.data.fill_(1.0)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
-    cluster = tw.VirtualCluster(net, optimizer, recipe, workers=4)
+    cluster = tw.VirtualCluster(net, optimizer, recipe, workers=4, force=True)
     chance = torch.Generator().manual_seed(0)
 
     def loss_of(worker: int) -> Tensor:

@@ -47,6 +47,7 @@ def test_totals_are_those_of_all_steps() -> None:
     cluster, pushed, pulled = trained()
     stats = cluster.stats()
     assert stats == tw.VirtualStats(
+        recipe="doublesqueeze(OneBit())",
         steps=STEPS,
         workers=WORKERS,
         gradients=STEPS * WORKERS,
@@ -84,6 +85,7 @@ def test_dense_is_no_fewer_bytes_however_workers_are_paced() -> None:
 def test_it_prints_a_short_table() -> None:
     cluster, _, _ = trained()
     assert str(cluster.stats()).splitlines() == [
+        "recipe     doublesqueeze(OneBit())",
         "steps      12 of 4 workers, 48 gradients, 0 of them refused as too old",
         "clock      12.0 simulated seconds",
         "dense      969.6 kB of gradients, 969.6 kB of updates, of one worker",

@@ -9,8 +9,7 @@ import struct
 
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 import thinwire as tw
 from tests.cases import CODECS, laws, same_bits

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import thinwire as tw
 from tests.cases import RESIDUAL_CHAINS, gradients, laws, same_bits

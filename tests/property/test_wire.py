@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from thinwire import errors
 from thinwire.wire.body import EncodedBytes, Entry

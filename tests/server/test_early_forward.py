@@ -22,8 +22,7 @@ from tests.server.early import Training, backward, loss_of, sgd, zero_grad
 from tests.server.early_networks import NETWORKS, Functional, Scale
 from tests.server.servers import RunningServer, weights
 from tests.slow import slow
-from thinwire.client import early_forward as early
-from thinwire.client import push
+from thinwire.client import early_forward as early, push
 from thinwire.client.updates import Updates
 from thinwire.recipe import Recipe
 from thinwire.server.settings import Rules

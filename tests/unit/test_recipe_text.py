@@ -8,19 +8,17 @@ from typing import ClassVar
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import thinwire as tw
 from thinwire.codec.base import Payload
+from thinwire.recipe_names import typed_recipe, typed_stored_recipe
 from thinwire.recipe_text import (
     PREFIX,
     read_recipe,
     read_stored_recipe,
     same_recipe,
     stored_recipe,
-    typed_recipe,
-    typed_stored_recipe,
 )
 
 NAMED = {

@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer
 from thinwire.client.servers import Servers
 from thinwire.exchange.roles import decode_into
 from thinwire.gradient.pieces import batches
+from thinwire.optim.shared_momentum import MomentumSource
 from thinwire.watch.stats import Tally
 
 GROUP_NUMEL = 1 << 20
@@ -50,6 +51,8 @@ class Trained:
     scheduler: LRScheduler | None
     tally: Tally
     deadline_seconds: float
+    momentum: MomentumSource | None = None
+    """Of the optimizer, if pushes carry it."""
 
     def decode(
         self, version: int, numbers: Sequence[int], mean: Mapping[str, Tensor], *, step: int
@@ -66,6 +69,12 @@ class Trained:
         """Make ``mean`` the gradient that the optimizer applies."""
         parameter = self.parameters[name]
         parameter.grad = mean.view(parameter.shape).to(parameter)
+
+    def step_optimizer(self, version: int) -> None:
+        """Apply the gradients that were given, which are those of this version."""
+        if self.momentum is not None:
+            self.momentum.expect(version - 1)
+        self.optimizer.step()
 
     def step_scheduler(self) -> None:
         """Call it once for each version."""
@@ -119,7 +128,7 @@ class AtOnce:
         trained.servers.updates.applied_all(version)
         for name, flat in mean.items():
             trained.give(name, flat)
-        trained.optimizer.step()
+        trained.step_optimizer(version)
         trained.step_scheduler()
 
 

@@ -44,6 +44,7 @@ class ServersExchange:
         self._pieces, self._join = pieces, join
         self._numbers = {piece: number for number, piece in enumerate(pieces)}
         self._rank, self._workers = rank, workers
+        self._shares_momentum = recipe.shares_momentum
         self._deadline = deadline_seconds
         self._servers: Servers | None = None
         self._step = self._first_step = 0
@@ -144,6 +145,7 @@ class ServersExchange:
         if self._servers is None:
             self._servers = self._joined()
             self._check_version(self._servers)
+            self._check_step(step)
             self._step = self._first_step = step
         elif step != self._step:
             self._check_complete()
@@ -172,6 +174,14 @@ class ServersExchange:
                 f"the servers are at version {servers.version}, this training is at "
                 f"{self._first_version}: start them with empty logs, or bring the checkpoint to "
                 "their version with tw.replay_log"
+            )
+
+    def _check_step(self, step: int) -> None:
+        if self._shares_momentum and step != self._first_version:
+            raise ConfigError(
+                f"the servers are at version {self._first_version}, this training is at step "
+                f"{step}, but with a recipe that shares the optimizer's momentum both must be the "
+                "same: start the servers on their log, or without a checkpoint"
             )
 
     def _check_complete(self) -> None:

@@ -12,11 +12,12 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
-from thinwire.checks import check_positive, check_whole
+from thinwire.checks import check_positive
+from thinwire.choice import choose_recipe
 from thinwire.client.apply import Applying, AtOnce, Trained
 from thinwire.client.early_forward import Early
 from thinwire.client.push import Pushing, PushJob, ReadyGradients
-from thinwire.client.servers import Connect, ServerAddresses, Servers, connect_with
+from thinwire.client.servers import Connect, ServerAddresses, Servers, check_place, connect_with
 from thinwire.defaults import SERVER_DEADLINE_SECONDS
 from thinwire.errors import ConfigError
 from thinwire.exchange.pipeline import Pipeline
@@ -29,8 +30,9 @@ from thinwire.gradient.network import (
 )
 from thinwire.gradient.pieces import Key
 from thinwire.gradient.steps import StepInfo
-from thinwire.optim.takeover import take_over_momentum
+from thinwire.optim.takeover import use_momentum
 from thinwire.recipe import Recipe, check_recipe
+from thinwire.recipe_names import typed_recipe
 from thinwire.transport.keys import WorkerCurve
 from thinwire.watch.stats import ClientStats, Tally, residual_ratios
 
@@ -46,7 +48,7 @@ class Client:
     def __init__(
         self,
         servers: Sequence[str],
-        recipe: Recipe,
+        recipe: Recipe | None = None,
         *,
         rank: int,
         workers: int,
@@ -57,25 +59,29 @@ class Client:
         overlap: bool = True,
         early_forward: bool = False,
         seed: int = 0,
+        force: bool = False,
         connect: Connect | None = None,
     ) -> None:
-        """``servers`` are addresses such as "tcp://host:5555", the same for all workers.
+        """``servers`` are addresses such as "tcp://host:5555", the same for all workers. Without a
+        ``recipe`` ``attach`` chooses the one that fits the optimizer; servers must have the same.
 
         With ``overlap=False`` gradients are sent by ``step()``, so that a script can change them
         before. With ``early_forward=True`` the next forward begins when the update of its first
         layers is there: see ``settle``. ``report_seconds`` is how often this worker tells servers
-        its residual, which would be lost with it. ``connect`` replaces the transport, for tests.
+        its residual, which would be lost with it. ``force`` accepts an optimizer with which the
+        recipe is known to diverge. ``connect`` replaces the transport, for tests.
         """
-        _check_place(rank, workers)
+        check_place(rank, workers)
         check_positive(deadline_seconds, owner="Client", field="deadline_seconds")
         check_positive(report_seconds, owner="Client", field="report_seconds")
-        check_recipe(recipe, owner="Client")
+        if recipe is not None:
+            check_recipe(recipe, owner="Client")
         connect = connect or connect_with(keys, insecure=insecure)
         self._server_addresses = ServerAddresses(servers, connect, deadline_seconds)
         self._recipe, self._rank, self._workers = recipe, rank, workers
         self._deadline, self._report_seconds = deadline_seconds, report_seconds
-        self._overlap, self._early_forward = overlap and not recipe.clips_model, early_forward
-        self._role = WorkerRole(recipe, rank=rank, workers=workers, seed=seed)
+        self._overlap, self._early_forward, self._seed = overlap, early_forward, seed
+        self._force = force
         self._tally = Tally()
         self._gradients = ReadyGradients()
         self._servers: Servers | None = None
@@ -102,15 +108,18 @@ class Client:
             raise ConfigError("Client: attached already")
         check_gradients(net)
         check_optimizer(net, optimizer)
-        if self._recipe.rescales:
+        recipe = choose_recipe(self._recipe, optimizer, owner="Client", force=self._force)
+        if recipe.rescales:
             check_one_rate(optimizer)
-        take_over_momentum(self._recipe, optimizer)
+        self._recipe, self._overlap = recipe, self._overlap and not recipe.clips_model
+        self._role = WorkerRole(recipe, rank=self._rank, workers=self._workers, seed=self._seed)
         self._net, self._optimizer, self._scheduler = net, optimizer, scheduler
         self._parameters = trained_parameters(net)
+        self._role.momentum = use_momentum(recipe, optimizer, self._parameters)
         self.steps = int(self._loaded.get("steps", 0))
         self._servers = Servers(
             self._server_addresses,
-            self._recipe,
+            recipe,
             [Key(name, tuple(p.shape)) for name, p in self._parameters.items()],
             rank=self._rank,
             workers=self._workers,
@@ -119,18 +128,26 @@ class Client:
         )
         self._pipeline = Pipeline(["encode"], on_error=lambda error: None)
         try:
-            self._begin(self._servers)
+            self._begin(self._servers, recipe)
         except BaseException as error:
             self._end(error)
             raise
 
-    def _begin(self, servers: Servers) -> None:
+    def _begin(self, servers: Servers, recipe: Recipe) -> None:
+        if recipe.shares_momentum:
+            servers.check_synchronous()
         trained = Trained(
-            servers, self._parameters, self._optimizer, self._scheduler, self._tally, self._deadline
+            servers,
+            self._parameters,
+            self._optimizer,
+            self._scheduler,
+            self._tally,
+            self._deadline,
+            self._role.momentum,
         )
         at_once = AtOnce(trained)
         self._applying: Applying = at_once
-        self._pushing = Pushing(servers, self._parameters, self._recipe, self._role, self._tally)
+        self._pushing = Pushing(servers, self._parameters, recipe, self._role, self._tally)
         self.steps = self._pushing.load_state_dict(self._loaded, steps=self.steps)
         at_once.catch_up(step=self.steps)
         if self._early_forward:
@@ -187,6 +204,7 @@ class Client:
         self._drain()
         ratios, ratio = residual_ratios(self._role.compressor, servers.pieces)
         return ClientStats(
+            recipe=typed_recipe(self._pushing.recipe),
             steps=self.steps,
             version=self.version,
             dense_nbytes=sum(tally.dense.values()),
@@ -243,6 +261,8 @@ class Client:
         """Leave the servers. With an error they expect this worker to come back."""
         self._gradients.unwatch()
         if self._servers is not None and not self._closed:
+            if self._role.momentum is not None:
+                self._role.momentum.detach()
             self._applying.end()
             self._pipeline.close()
             if error is None:
@@ -282,11 +302,3 @@ class Client:
             info = StepInfo(self.steps, float(self._optimizer.param_groups[0]["lr"]))
             version = self._joined().updates.version
             self._pipeline.submit(PushJob(partial(self._pushing.push, names, info, version)))
-
-
-def _check_place(rank: int, workers: int) -> None:
-    check_whole(workers, least=1, owner="Client", field="workers")
-    check_whole(rank, least=0, owner="Client", field="rank")
-    if rank >= workers:
-        ranks = "0" if workers == 1 else f"0 to {workers - 1}"
-        raise ConfigError(f"Client: rank {rank}, but with workers={workers} ranks are {ranks}")

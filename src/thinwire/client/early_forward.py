@@ -158,7 +158,7 @@ class Early:
         _check_untouched(awaited, group, trained)
         for name, flat in mean.items():
             trained.give(name, flat)
-        trained.optimizer.step()
+        trained.step_optimizer(awaited.version)
         for name in group.names:
             trained.parameters[name].grad = None
         awaited.left.remove(group)

@@ -162,7 +162,7 @@ class Pushing:
         role: WorkerRole,
         tally: Tally,
     ) -> None:
-        self._servers, self._parameters, self._recipe = servers, parameters, recipe
+        self._servers, self._parameters, self.recipe = servers, parameters, recipe
         self._role, self._tally = role, tally
         residual = "residual" in recipe.push_feedback.init(0)
         self._refused = RefusedPushes(role.compressor, servers.pieces, residual=residual)
@@ -177,13 +177,15 @@ class Pushing:
         servers = self._servers
         self.take_back_refused()
         flat = {name: _gradient(self._parameters[name]) for name in names}
-        if self._recipe.clips_model:
+        if self.recipe.clips_model:
             info = replace(info, gradient_norm=norm_of(flat.values()))
         numbers = [number for name in names for number in self._numbers[name]]
         self._refused.add_to(flat, [servers.pieces[number] for number in numbers])
+        # What all workers must agree on, such as which steps are full ones, goes by version.
+        counted = replace(info, step=version) if self.recipe.shares_momentum else info
         for owned in servers.by_owner(numbers):
             pieces = [servers.pieces[number] for number in owned]
-            sent, overflowed = finite_push(self._role, pieces, flat, info)
+            sent, overflowed = finite_push(self._role, pieces, flat, counted)
             if overflowed:
                 _logger.warning("step %d: an inf or a nan is left out", info.step)
             self.overflowed += overflowed
@@ -196,7 +198,13 @@ class Pushing:
             session.report(self._owed, step, every_seconds=every_seconds)
 
     def take_back_refused(self) -> None:
-        self._refused.take(self._servers.updates.take_refused())
+        refused = self._servers.updates.take_refused()
+        if refused and self.recipe.shares_momentum:
+            # The process before this one has pushed for that version already. To take back what
+            # carries momentum would add that twice.
+            _logger.warning("%d refused pieces of a gradient are dropped", len(refused))
+        else:
+            self._refused.take(refused)
 
     def state_dict(self) -> dict[str, Any]:
         """What is owed, once servers have acknowledged all pushes."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from thinwire.checks import check_whole
 from thinwire.client.join import JoinRequest, checksums_of
 from thinwire.client.session import ServerSession
 from thinwire.client.updates import Updates
@@ -186,3 +187,12 @@ def connect_with(keys: WorkerCurve | None, *, insecure: bool) -> Connect:
         return zeromq.connect(address, deadline_seconds=seconds, curve=keys, insecure=insecure)
 
     return connect
+
+
+def check_place(rank: int, workers: int) -> None:
+    """Refuse a rank that is not among the workers."""
+    check_whole(workers, least=1, owner="Client", field="workers")
+    check_whole(rank, least=0, owner="Client", field="rank")
+    if rank >= workers:
+        ranks = "0" if workers == 1 else f"0 to {workers - 1}"
+        raise ConfigError(f"Client: rank {rank}, but with workers={workers} ranks are {ranks}")

@@ -25,9 +25,10 @@ from thinwire.compressor.encoded import Encoded, Overflowed, add_up, untouched
 from thinwire.compressor.passes import Passes
 from thinwire.compressor.state import States
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import Feedback, State, is_usable
+from thinwire.feedback.base import Feedback, NoFeedback, State, is_usable
+from thinwire.feedback.shared_momentum import AdamMomentum, shared_momentum
 from thinwire.gradient.pieces import Key, Piece, flatten
-from thinwire.gradient.steps import StepInfo
+from thinwire.gradient.steps import Carried, StepInfo
 from thinwire.wire.body import EncodedBytes
 
 LAST_STEP = 1 << 62
@@ -62,9 +63,13 @@ class Compressor:
         check_whole(rank, least=0, owner="Compressor", field="rank")
         check_whole(workers, least=1, owner="Compressor", field="workers")
         self._policy = as_policy(chooser)
+        self._shared = shared_momentum(feedback)
         self._workers = workers
         self._states = States(feedback, undo=undo)
         self._passes = Passes(feedback, self._states, seed=seed, rank=rank, fuse=fuse)
+        forget = NoFeedback()
+        self._full = Passes(forget, States(forget, undo=False), seed=seed, rank=rank, fuse=fuse)
+        self._full.squares = self._passes.squares
         self.squares = self._passes.squares
         """The sum of squares of the newest gradient of each piece, where it was needed."""
 
@@ -109,12 +114,13 @@ class Compressor:
         norm = math.sqrt(math.fsum(squares.values()))
         info = StepInfo(step, learning_rate, norm, self._workers)
         pieces = {name: Piece.whole(Key(name, tuple(gradients[name].shape))) for name in flat}
-        return {
-            name: self._passes.encode(
-                self._choose(piece, info), piece, flat[name], info, HEAP, squares=squares[name]
+        encoded = {}
+        for name, piece in pieces.items():
+            codec, passes = self._choose(piece, step)
+            encoded[name] = passes.encode(
+                codec, piece, flat[name], info, HEAP, squares=squares[name]
             )
-            for name, piece in pieces.items()
-        }
+        return encoded
 
     def compress_piece(
         self,
@@ -124,6 +130,7 @@ class Compressor:
         step: int,
         gradient_norm: float | None = None,
         learning_rate: float | None = None,
+        carried: Carried | None = None,
         view: bool = False,
         clear: bool = False,
         arena: Arena = HEAP,
@@ -137,14 +144,17 @@ class Compressor:
 
         With ``clear``, ``flat`` is zeros afterwards if the payload is of a sparse codec: they are
         written while it is in the caches. What overflows may be gone by then, and travels as nan.
+
+        ``carried`` is the optimizer's momentum, for a feedback that shares it; a step that sends
+        gradients in full does not use it.
         """
-        info = StepInfo(step, learning_rate, gradient_norm, self._workers)
-        codec = self._choose(piece, info)
-        if view and self._passes.forgets and codec == Float32():
+        codec, passes = self._choose(piece, step)
+        info = StepInfo(step, learning_rate, gradient_norm, self._workers, carried=carried)
+        if view and passes.forgets and codec == Float32():
             return Encoded(Float32.wire_id, flat.numel(), bytes_of(flat))
         clear = clear and codec.sparse
         try:
-            return self._passes.encode(codec, piece, flat, info, arena, clear=clear)
+            return passes.encode(codec, piece, flat, info, arena, clear=clear)
         except Overflowed:
             return untouched(flat.fill_(math.nan) if clear else flat, arena)
 
@@ -165,8 +175,8 @@ class Compressor:
         views of it. Any other payload is written into ``arena``, apart from the pushes.
         """
         info = StepInfo(step, learning_rate, workers=self._workers)
-        codec = self._choose(piece, info)
-        fused = self._passes.encode_sum(codec, piece, pushes, weight, info, arena)
+        codec, passes = self._choose(piece, step)
+        fused = passes.encode_sum(codec, piece, pushes, weight, info, arena)
         if fused is not None:
             return fused
         mean = torch.empty(piece.numel) if room is None else room
@@ -207,18 +217,18 @@ class Compressor:
 
     def max_nbytes(self, piece: Piece, *, step: int) -> int:
         """The largest payload that this piece may have at this step, overflowed or not."""
-        codec = self._policy.choose(piece.key, step=step, workers=self._workers)
+        codec, _ = self._choose(piece, step)
         return max(codec.max_nbytes(piece.numel), Float32().max_nbytes(piece.numel))
 
     def usual_nbytes(self, piece: Piece) -> int:
         """About what the payload of this piece has, once all schedules are over."""
-        codec = self._policy.choose(piece.key, step=LAST_STEP, workers=self._workers)
-        return codec.max_nbytes(piece.numel)
+        # Of two steps in a row at most one is a full one, unless all are.
+        codecs = [self._choose(piece, step)[0] for step in (LAST_STEP, LAST_STEP + 1)]
+        return min(codec.max_nbytes(piece.numel) for codec in codecs)
 
     def is_dense(self, piece: Piece, *, step: int) -> bool:
         """Whether this piece travels in float32 at this step, overflowed or not."""
-        codec = self._policy.choose(piece.key, step=step, workers=self._workers)
-        return codec.wire_id == Float32.wire_id
+        return self._choose(piece, step)[0].wire_id == Float32.wire_id
 
     def state_dict(self) -> dict[str, State]:
         """A copy of all buffers, in plain tensors: ``{name: {"residual": tensor, ...}}``."""
@@ -235,5 +245,15 @@ class Compressor:
         """Refuse what ``load_state_dict`` would."""
         self._states.check(states)
 
-    def _choose(self, piece: Piece, info: StepInfo) -> Codec:
-        return self._policy.choose(piece.key, step=info.step, workers=info.workers)
+    def _full_codec(self, piece: Piece, step: int) -> Codec | None:
+        """The codec of a gradient that is sent in full, where other steps send momentum."""
+        shared = self._shared
+        if not isinstance(shared, AdamMomentum) or shared.travels(piece.key, step=step):
+            return None
+        return registry.make_codec(shared.full)
+
+    def _choose(self, piece: Piece, step: int) -> tuple[Codec, Passes]:
+        full = self._full_codec(piece, step)
+        if full is not None:
+            return full, self._full
+        return self._policy.choose(piece.key, step=step, workers=self._workers), self._passes

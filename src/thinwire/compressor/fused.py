@@ -7,7 +7,7 @@ for bit. Any other pair takes the plain pass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -22,6 +22,7 @@ from thinwire.feedback.base import LARGEST, Feedback, NoFeedback, stages_of
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.residual import Residual
+from thinwire.feedback.shared_momentum import SharedMomentum
 from thinwire.gradient.steps import StepInfo
 
 Stepped = tuple[int | None, float]
@@ -81,23 +82,28 @@ def find_fusion(codec: Codec, feedback: Feedback) -> Fusion | None:
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """A feedback that is a Residual, after an optional Momentum, after an optional Clip."""
+    """A feedback that is a Residual, after an optional momentum, after an optional Clip."""
 
     residual: Residual
-    momentum: Momentum | None
-    clip: Clip | None
+    momentum: Momentum | None = None
+    clip: Clip | None = None
+    shared: SharedMomentum | None = None
 
     @classmethod
     def of(cls, feedback: Feedback) -> _Stages | None:
         match stages_of(feedback):
             case (Residual() as residual,):
-                return cls(residual, None, None)
+                return cls(residual)
             case (Momentum() as momentum, Residual() as residual):
-                return cls(residual, momentum, None)
+                return cls(residual, momentum)
+            case (SharedMomentum() as shared, Residual() as residual):
+                return cls(residual, shared=shared)
             case (Clip() as clip, Residual() as residual):
-                return cls(residual, None, clip)
+                return cls(residual, clip=clip)
             case (Clip() as clip, Momentum() as momentum, Residual() as residual):
                 return cls(residual, momentum, clip)
+            case (Clip() as clip, SharedMomentum() as shared, Residual() as residual):
+                return cls(residual, clip=clip, shared=shared)
         return None
 
     def gain(self, gradient: Tensor, info: StepInfo) -> float:
@@ -116,14 +122,22 @@ class _OneBitFusion:
     def step(
         self, gradient: Tensor, change: Change, out: memoryview, *, clear: bool = False
     ) -> Stepped:
+        gain, carried = self.stages.gain(gradient, change.info), change.info.carried
+        momentum, factor = None, 0.0
+        if carried is not None:
+            if gain != 1.0:  # one rounding for each of the two factors, as in the plain pass
+                gradient = gradient * gain
+            gain, momentum, factor = carried.gain, carried.momentum, carried.factor
         return _native.onebit_step(
             gradient,
             *self._lazy(change),
             self.codec.native_scale,
             self.codec.native_block,
-            self.stages.gain(gradient, change.info),
+            gain,
             self.stages.keep(change),
             out,
+            momentum,
+            factor,
         )
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
@@ -207,6 +221,12 @@ class _TopKFusion:
         now, then = change.state.settle(), change.after.buffers
         change.after.scales = None
         gain, keep = self.stages.gain(gradient, change.info), self.stages.keep(change)
+        if self.stages.shared is not None and change.info.carried is not None:
+            given = gradient
+            gradient = self.stages.shared.before(given * gain, {}, change.info)
+            gain = 1.0
+            if clear:
+                given.zero_()
         k = self.codec.kept(gradient.numel())
         settings = k, self.codec.native_select, self.codec.native_values, gain, keep
         momentum = self.stages.momentum
@@ -230,7 +250,7 @@ class _TopKFusion:
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         # With a residual that follows the learning rate all of it changes.
-        alone = self.stages == _Stages(Residual(), None, None)
+        alone = replace(self.stages, shared=None) == _Stages(Residual())
         return alone and all(i in _LISTS for i in wire_ids)
 
     def sum_step(

@@ -9,7 +9,7 @@ part of one.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,13 @@ from thinwire.gradient.steps import Updated
 class OptimizerSteps:
     """Watches all optimizers of this process, for those that have some of ``parameters``."""
 
-    def __init__(self, parameters: Iterable[int]) -> None:
-        """``parameters`` are the ids of those of one network."""
+    def __init__(
+        self, parameters: Iterable[int], check: Callable[[Optimizer], None] | None = None
+    ) -> None:
+        """``parameters`` are the ids of those of one network. ``check`` is called once, with the
+        first optimizer of them that steps."""
         self._parameters = frozenset(parameters)
+        self._check = check
         self._seen = Updated.UNKNOWN
         hook = partial(_stepped, weakref.WeakMethod(self._note))
         weakref.finalize(self, register_optimizer_step_post_hook(hook).remove)
@@ -39,6 +43,9 @@ class OptimizerSteps:
         self._seen = Updated.UNKNOWN
 
     def _note(self, optimizer: Optimizer) -> None:
+        if self._check is not None and self._has_some_of(optimizer):
+            check, self._check = self._check, None
+            check(optimizer)
         if self._seen is Updated.NO and self._has_some_of(optimizer):
             self._seen = Updated.YES
 

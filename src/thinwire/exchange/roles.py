@@ -20,7 +20,8 @@ from thinwire.compressor.compressor import Compressor
 from thinwire.errors import RemoteProtocolError
 from thinwire.feedback.base import is_usable
 from thinwire.gradient.pieces import Piece
-from thinwire.gradient.steps import StepInfo
+from thinwire.gradient.steps import Carried, StepInfo
+from thinwire.optim.shared_momentum import MomentumSource
 from thinwire.recipe import Recipe
 from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.frame import Frame
@@ -42,6 +43,8 @@ class WorkerRole:
         self.compressor = Compressor(
             recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers, undo=True
         )
+        self.momentum: MomentumSource | None = None
+        """Where the optimizer's momentum is, if the recipe shares it."""
 
     def push(
         self,
@@ -63,12 +66,16 @@ class WorkerRole:
                 step=info.step,
                 gradient_norm=info.gradient_norm,
                 learning_rate=info.learning_rate,
+                carried=self._carried(piece, info),
                 view=True,
                 clear=clear,
                 arena=arena,
             )
             for piece in pieces
         ]
+
+    def _carried(self, piece: Piece, info: StepInfo) -> Carried | None:
+        return None if self.momentum is None else self.momentum.carried(piece, step=info.step)
 
     def most_nbytes(self, pieces: Sequence[Piece], step: int) -> int:
         return _most_nbytes(self.compressor, pieces, step)

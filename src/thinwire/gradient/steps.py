@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from torch import Tensor
+
 
 class Updated(IntEnum):
     """Whether weights were updated since the exchange before. Ranks compare it, unless one of them
@@ -15,6 +17,16 @@ class Updated(IntEnum):
     done, which makes no optimizer step then."""
     NO = 2
     YES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The optimizer's momentum of a piece: factor * momentum + gain * gradient is sent."""
+
+    momentum: Tensor | None
+    """Flat float32 in CPU memory; None where there is none yet, which is the same as zeros."""
+    factor: float
+    gain: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +41,5 @@ class StepInfo:
     workers: int = 1
     """How many workers the gradients are averaged over."""
     updated: Updated = Updated.UNKNOWN
+    carried: Carried | None = None
+    """Of the one piece that is compressed, if it sends momentum."""

@@ -18,10 +18,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from thinwire.checks import check_choice, check_positive
+from thinwire.choice import choose_recipe
 from thinwire.client.servers import connect_with
 from thinwire.defaults import RANK_DEADLINE_SECONDS
 from thinwire.errors import ConfigError
-from thinwire.gradient.network import check_gradients, check_one_rate, plain_name
+from thinwire.gradient.network import (
+    check_gradients,
+    check_one_rate,
+    plain_name,
+    trained_parameters,
+)
 from thinwire.gradient.pieces import Key
 from thinwire.hooks.ddp_buckets import BucketCompression
 from thinwire.hooks.handle import Compression
@@ -34,14 +40,14 @@ from thinwire.hooks.rendezvous import (
     ranks_of,
     rendezvous,
 )
-from thinwire.optim.takeover import take_over_momentum
-from thinwire.recipe import Recipe, check_recipe
+from thinwire.optim.takeover import use_momentum
+from thinwire.recipe import Recipe
 from thinwire.transport.keys import WorkerCurve
 
 
 def compress_ddp(
     model: nn.Module,
-    recipe: Recipe,
+    recipe: Recipe | None = None,
     *,
     exchange: str = "sharded",
     hierarchy: str = "flat",
@@ -53,28 +59,45 @@ def compress_ddp(
     servers: Sequence[str] = (),
     keys: WorkerCurve | None = None,
     insecure: bool = False,
+    force: bool = False,
 ) -> Compression:
     """Send the gradients of a DistributedDataParallel ``model`` as ``recipe`` says.
+
+    Without a recipe, the one that fits ``optimizer`` is chosen, which is logged and in ``stats()``.
+    A recipe that is known to lose with the optimizer warns, with the number; one that diverges is
+    refused unless ``force`` is set (``tw.recipes()`` lists them).
 
     All ranks must call it alike. ``exchange`` is "sharded" (every rank serves its share, compressed
     both ways), "allgather" (all ranks get every push; for few ranks) or "servers" (synchronous
     parameter servers at the addresses ``servers``, with ``keys`` unless they are on this machine or
     ``insecure`` is set; see ``tw.Server``). ``hierarchy`` "host" averages densely within a host and
-    compresses between hosts only. A recipe that keeps momentum (``tw.dgc``) needs ``optimizer``,
-    whose momentum it takes over. ``scaler`` is the GradScaler of mixed precision, if there is one:
-    no residual may depend on its scale. ``group`` is the model's own unless given. If a rank does
-    not answer within ``deadline_seconds``, backward raises an error that names it on all others.
+    compresses between hosts only. Recipes with momentum (``tw.momentum_sgd``, ``tw.adam``,
+    ``tw.dgc``) need ``optimizer``, whose momentum they send. ``scaler`` is the GradScaler of mixed
+    precision, if there is one: no residual may depend on its scale. ``group`` is the model's own
+    unless given. If a rank does not answer within ``deadline_seconds``, backward raises an error
+    that names it on all others.
     """
     options = _Options(
-        exchange, hierarchy, optimizer, scaler, deadline_seconds, seed, servers, keys, insecure
+        exchange,
+        hierarchy,
+        optimizer,
+        scaler,
+        deadline_seconds,
+        seed,
+        servers,
+        keys,
+        insecure,
+        force,
     )
+    recipe = choose_recipe(recipe, optimizer, owner="compress_ddp", force=force)
     options.check(recipe)
     ddp = _unwrapped(model)
     check_gradients(ddp.module)
     names = {id(p): plain_name(name) for name, p in ddp.module.named_parameters()}
     ranks = ranks_of(group or ddp.process_group, caller="compress_ddp")
     compression = _compression(ddp, names, ranks, recipe, options)
-    take_over_momentum(recipe, optimizer, compressed=names)
+    trained = trained_parameters(ddp.module)
+    compression.carry(use_momentum(recipe, optimizer, trained, alone=True))
     _register(ddp, compression)
     return compression
 
@@ -92,6 +115,7 @@ class _Options:
     servers: Sequence[str]
     keys: WorkerCurve | None
     insecure: bool
+    force: bool
 
     def check(self, recipe: Recipe) -> None:
         check_choice(self.exchange, (*EXCHANGES, SERVERS), owner="compress_ddp", field="exchange")
@@ -128,9 +152,10 @@ def _compression(
     return BucketCompression(
         names,
         rendezvous(settings),
+        recipe,
         optimizer=options.optimizer,
+        force=options.force,
         scaler=options.scaler,
-        whole_gradient_first=recipe.clips_model,
         may_be_unused=ddp.find_unused_parameters or ddp.static_graph,
         deadline_seconds=options.deadline_seconds,
     )
@@ -158,7 +183,6 @@ def _unwrapped(model: nn.Module) -> DistributedDataParallel:
 
 
 def _check_recipe(recipe: Recipe, hierarchy: str, optimizer: Optimizer | None) -> None:
-    check_recipe(recipe, owner="compress_ddp")
     if recipe.clips_model and hierarchy == "host":
         raise ConfigError(
             "clipping by the norm of the whole model needs it before hosts have averaged: use "

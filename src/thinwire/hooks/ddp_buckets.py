@@ -21,6 +21,7 @@ from thinwire.gradient.steps import StepInfo, Updated
 from thinwire.hooks.handle import STAGES, Compression
 from thinwire.hooks.rendezvous import Membership
 from thinwire.hooks.staging import Staged, Staging
+from thinwire.recipe import Recipe
 
 LEAST_FLOAT16_OVERFLOW = 65520.0
 """What is smaller is rounded to a finite float16."""
@@ -91,10 +92,11 @@ class BucketCompression(Compression):
         self,
         names: Mapping[int, str],
         membership: Membership,
+        recipe: Recipe,
         *,
         optimizer: Optimizer | None,
+        force: bool,
         scaler: GradScaler | None,
-        whole_gradient_first: bool,
         may_be_unused: bool,
         deadline_seconds: float,
     ) -> None:
@@ -103,12 +105,14 @@ class BucketCompression(Compression):
             membership,
             Pipeline(STAGES, on_error=self._teller()),
             parameters=names,
+            recipe=recipe,
             optimizer=optimizer,
+            force=force,
             deadline_seconds=deadline_seconds,
         )
         self._names = names
         self._scaler = scaler
-        self._whole_gradient_first = whole_gradient_first
+        self._whole_gradient_first = recipe.clips_model
         self._may_be_unused = may_be_unused
         self._staging = Staging()
         self._buckets: list[Bucket] = []

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer
 
+from thinwire.choice import check_pair
 from thinwire.errors import ConfigError, WorkerLost
 from thinwire.exchange.base import Backward, GradientBuffer, UnitJob
 from thinwire.exchange.optimizer_steps import OptimizerSteps
@@ -21,6 +22,9 @@ from thinwire.gradient.pieces import Piece
 from thinwire.gradient.steps import StepInfo
 from thinwire.hooks.rank_state import CompressionState, RankState, checked_states
 from thinwire.hooks.rendezvous import Membership
+from thinwire.optim.shared_momentum import MomentumSource
+from thinwire.recipe import Recipe
+from thinwire.recipe_names import typed_recipe
 from thinwire.watch.stats import Stats, residual_ratios
 from thinwire.watch.trace import Span, unwatched
 
@@ -44,7 +48,9 @@ class Compression(ABC):
         runner: Runner,
         *,
         parameters: Iterable[int],
+        recipe: Recipe,
         optimizer: Optimizer | None,
+        force: bool,
         deadline_seconds: float,
     ) -> None:
         """``runner`` does the ``STAGES`` of units; ``parameters`` are the ids of those of the
@@ -57,15 +63,25 @@ class Compression(ABC):
         self._rank, self._workers = membership.rank, membership.size
         self._layout = membership.layout
         self._own_key = f"rank {membership.rank} of {membership.size}"
+        self.recipe = recipe
         self._optimizer = optimizer
-        self._optimizer_steps = OptimizerSteps(parameters)
+        # An optimizer that was given is checked already; any other, when it first steps.
+        check = None if optimizer is not None else partial(check_pair, recipe, force=force)
+        self._optimizer_steps = OptimizerSteps(parameters, check)
         self._deadline = deadline_seconds
         self._runner = runner
         weakref.finalize(self, runner.close)
         self._backward = Backward(StepInfo(0))
         self._closed = False
+        self._momentum: MomentumSource | None = None
         self.steps = 0
         self.overflowed_steps = 0
+
+    def carry(self, momentum: MomentumSource | None) -> None:
+        """Send this momentum with gradients, for recipes that share the optimizer's."""
+        self._momentum = momentum
+        if self._exchange.worker is not None:
+            self._exchange.worker.momentum = momentum
 
     def state_dict(self) -> CompressionState:
         """This rank's state: save one per rank, or all with ``torch.distributed.checkpoint``."""
@@ -144,6 +160,7 @@ class Compression(ABC):
         ratios, ratio = ({}, None) if worker is None else residual_ratios(worker.compressor, pieces)
         runner, endpoints = self._runner, self._endpoints
         return Stats(
+            recipe=typed_recipe(self.recipe),
             steps=self.steps,
             overflowed_steps=self.overflowed_steps,
             dense_nbytes=sum(tally.dense.values()),
@@ -185,6 +202,8 @@ class Compression(ABC):
     def close(self) -> None:
         """Stop. The model cannot be trained after that. Does not wait for other ranks."""
         self._closed = True
+        if self._momentum is not None:
+            self._momentum.detach()
         self._runner.close()
         for endpoint in self._endpoints:
             endpoint.close()
@@ -206,6 +225,8 @@ class Compression(ABC):
         """RuntimeError if this is not in backward."""
         rate = None if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
         self._backward = Backward(StepInfo(self.steps, rate, updated=self._optimizer_steps.take()))
+        if self._momentum is not None:
+            self._momentum.expect(self.steps)
         torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
 
     def _check_usable(self) -> None:

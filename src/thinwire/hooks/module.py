@@ -11,19 +11,20 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from thinwire.checks import check_choice, check_positive
+from thinwire.choice import choose_recipe
 from thinwire.defaults import RANK_DEADLINE_SECONDS
 from thinwire.errors import ConfigError, WorkerLost
 from thinwire.gradient.network import check_gradients, check_one_rate, plain_name
 from thinwire.gradient.pieces import Key
 from thinwire.hooks.module_gradients import Arrival, ModuleCompression
 from thinwire.hooks.rendezvous import EXCHANGES, RendezvousSettings, ranks_of, rendezvous
-from thinwire.optim.takeover import take_over_momentum
-from thinwire.recipe import Recipe, check_recipe
+from thinwire.optim.takeover import use_momentum
+from thinwire.recipe import Recipe
 
 
 def compress_module(
     net: nn.Module,
-    recipe: Recipe,
+    recipe: Recipe | None = None,
     *,
     exchange: str = "sharded",
     optimizer: Optimizer | None = None,
@@ -31,6 +32,7 @@ def compress_module(
     init_sync: bool = True,
     deadline_seconds: float = RANK_DEADLINE_SECONDS,
     seed: int = 0,
+    force: bool = False,
 ) -> ModuleCompression:
     """Average the gradients of ``net`` over all ranks in every backward, as ``recipe`` says.
 
@@ -38,11 +40,13 @@ def compress_module(
     left them, while DistributedDataParallel would copy each into a bucket first. All ranks must
     call it alike, with the network itself.
 
-    ``exchange``, ``optimizer``, ``deadline_seconds`` and ``seed`` are those of ``compress_ddp``.
+    ``recipe``, ``exchange``, ``optimizer``, ``deadline_seconds``, ``seed`` and ``force`` are those
+    of ``compress_ddp``.
     ``group`` is the default one unless given. With ``init_sync`` all ranks begin with the weights
     and buffers of its first rank. Buffers, such as those of batch normalisation, are each rank's
     own after that.
     """
+    recipe = choose_recipe(recipe, optimizer, owner="compress_module", force=force)
     _check_options(recipe, exchange, optimizer, deadline_seconds)
     ranks = ranks_of(group, caller="compress_module")
     parameters = _parameters(net)
@@ -54,10 +58,17 @@ def compress_module(
     membership = rendezvous(settings)
     if init_sync:
         _take_state_of(ranks[0], net, group, timedelta(seconds=deadline_seconds))
-    take_over_momentum(recipe, optimizer, compressed={id(p) for p in parameters.values()})
-    return ModuleCompression(
-        net, parameters, membership, recipe, optimizer=optimizer, deadline_seconds=deadline_seconds
+    compression = ModuleCompression(
+        net,
+        parameters,
+        membership,
+        recipe,
+        optimizer=optimizer,
+        force=force,
+        deadline_seconds=deadline_seconds,
     )
+    compression.carry(use_momentum(recipe, optimizer, parameters, alone=True))
+    return compression
 
 
 def _check_options(
@@ -65,7 +76,6 @@ def _check_options(
 ) -> None:
     check_choice(exchange, tuple(EXCHANGES), owner="compress_module", field="exchange")
     check_positive(deadline_seconds, owner="compress_module", field="deadline_seconds")
-    check_recipe(recipe, owner="compress_module")
     if recipe.rescales:
         check_one_rate(optimizer)
 

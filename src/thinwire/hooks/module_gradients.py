@@ -45,6 +45,7 @@ class ModuleCompression(Compression):
         recipe: Recipe,
         *,
         optimizer: Optimizer | None,
+        force: bool,
         deadline_seconds: float,
     ) -> None:
         """Use ``compress_module`` instead."""
@@ -54,7 +55,9 @@ class ModuleCompression(Compression):
             membership,
             self._inline,
             parameters=map(id, trained.values()),
+            recipe=recipe,
             optimizer=optimizer,
+            force=force,
             deadline_seconds=deadline_seconds,
         )
         self._parameters = trained

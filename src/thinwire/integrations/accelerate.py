@@ -3,7 +3,7 @@
     from thinwire.integrations.accelerate import compress
 
     model, optimizer, data = accelerator.prepare(model, optimizer, data)
-    compression = compress(accelerator, model, tw.dgc(0.001), optimizer=optimizer)
+    compression = compress(accelerator, model, optimizer=optimizer)
 
 ``accelerator.save_state`` then writes the state of each rank into a file of its own, and
 ``load_state`` reads it. ``register_for_checkpointing`` would keep that of the main process only.
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 def compress(
     accelerator: Accelerator,
     model: nn.Module,
-    recipe: Recipe,
+    recipe: Recipe | None = None,
     *,
     optimizer: Optimizer | None = None,
     name: str = "thinwire",
     **options: Unpack[Options],
 ) -> Compression:
-    """Send the gradients of ``model``, which ``accelerator.prepare`` returned, as ``recipe`` says.
+    """Send the gradients of ``model``, which ``accelerator.prepare`` returned, as ``recipe`` says;
+    without one, as fits ``optimizer``.
 
     The state goes to ``{name}_rank_{rank}.pt`` in each checkpoint: give every model its own name.
     """

@@ -22,11 +22,12 @@ class Options(TypedDict, total=False):
     hierarchy: str
     deadline_seconds: float
     seed: int
+    force: bool
 
 
 def attach(
     model: nn.Module | None,
-    recipe: Recipe,
+    recipe: Recipe | None,
     options: Options,
     *,
     optimizer: Optimizer | None,

@@ -2,7 +2,7 @@
 
     from thinwire.integrations.lightning import CompressGradients
 
-    trainer = Trainer(strategy="ddp", devices=2, callbacks=[CompressGradients(tw.dgc(0.001))])
+    trainer = Trainer(strategy="ddp", devices=2, callbacks=[CompressGradients()])
 
 A Lightning checkpoint is one file, which may be moved, uploaded or deleted, so it holds the state
 of every rank: they are sent to rank 0 when it is saved. ``DDPStrategy(ddp_comm_hook=...)`` is not
@@ -38,9 +38,12 @@ _KEY = "thinwire"
 
 
 class CompressGradients(Callback):
-    """Sends gradients as ``recipe`` says. ``compression`` is there from the start of training."""
+    """Sends gradients as ``recipe`` says; without one, as fits the optimizer.
 
-    def __init__(self, recipe: Recipe, **options: Unpack[Options]) -> None:
+    ``compression`` is there from the start of training.
+    """
+
+    def __init__(self, recipe: Recipe | None = None, **options: Unpack[Options]) -> None:
         self.compression: Compression | None = None
         self._recipe = recipe
         self._options = options

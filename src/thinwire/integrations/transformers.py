@@ -2,7 +2,7 @@
 
     from thinwire.integrations.transformers import compress_trainer
 
-    compress_trainer(trainer, tw.doublesqueeze(tw.OneBit()))
+    compress_trainer(trainer)
     trainer.train()
 
 Each rank's state is a file of its own in every checkpoint, and is read again when training resumes.
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def compress_trainer(
-    trainer: Trainer, recipe: Recipe, **options: Unpack[Options]
+    trainer: Trainer, recipe: Recipe | None = None, **options: Unpack[Options]
 ) -> CompressGradients:
-    """Send the gradients of ``trainer`` as ``recipe`` says.
+    """Send the gradients of ``trainer`` as ``recipe`` says; without one, as fits its optimizer.
 
     The result has ``compression`` from the start of ``train``; it stays open, because ``train`` may
     be called again.
@@ -52,7 +52,7 @@ def compress_trainer(
 class CompressGradients(TrainerCallback):  # type: ignore[misc]  # Transformers is not read
     """What ``compress_trainer`` adds to a trainer."""
 
-    def __init__(self, trainer: Trainer, recipe: Recipe, options: Options) -> None:
+    def __init__(self, trainer: Trainer, recipe: Recipe | None, options: Options) -> None:
         self.compression: Compression | None = None
         self.resume_from: str | bool | None = None
         self._trainer = trainer

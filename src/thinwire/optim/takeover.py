@@ -1,22 +1,25 @@
-"""``take_over_momentum``: momentum acts once, in the feedback or in the optimizer.
+"""``use_momentum``: momentum acts once, in the feedback or in the optimizer.
 
-A recipe that keeps momentum takes it over from a ``torch.optim.SGD``, with its weight decay. What
-was taken is kept in the optimizer's groups, so that it is in its checkpoints.
+A recipe that sends the optimizer's momentum finds it there (``shared_momentum.py``). A recipe that
+keeps momentum of its own takes it over from a ``torch.optim.SGD``, with its weight decay; what was
+taken is kept in the optimizer's groups, so that it is in its checkpoints.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import stages_of
 from thinwire.feedback.momentum import Momentum
 from thinwire.optim.sgd import SGD, decay_of
+from thinwire.optim.shared_momentum import MomentumSource, share_momentum
 from thinwire.recipe import Recipe
 
 TAKEN = "thinwire_taken_over"
@@ -29,13 +32,27 @@ def momentum_of(recipe: Recipe) -> Momentum | None:
     return next((stage for stage in stages if isinstance(stage, Momentum) and stage.momentum), None)
 
 
-def take_over_momentum(
-    recipe: Recipe, optimizer: Optimizer | None, *, compressed: Collection[int] | None = None
-) -> None:
-    """Leave momentum to the recipe, if that keeps it; refuse optimizers where this cannot be.
+def use_momentum(
+    recipe: Recipe,
+    optimizer: Optimizer | None,
+    parameters: Mapping[str, Tensor],
+    *,
+    alone: bool = False,
+) -> MomentumSource | None:
+    """Let the recipe have the momentum of ``optimizer``, if it keeps or sends one.
 
-    ``compressed`` are the ids of the parameters whose gradients go through the recipe.
+    ``parameters`` are those whose gradients go through the recipe, by name; ``alone`` if the
+    optimizer must not have others. Returns where the momentum is that pushes carry. Refuses
+    optimizers where this cannot be.
     """
+    compressed = {id(parameter) for parameter in parameters.values()} if alone else None
+    _take_over_momentum(recipe, optimizer, compressed)
+    return share_momentum(recipe, optimizer, parameters)
+
+
+def _take_over_momentum(
+    recipe: Recipe, optimizer: Optimizer | None, compressed: Collection[int] | None
+) -> None:
     momentum = momentum_of(recipe)
     if momentum is None:
         return
@@ -47,7 +64,7 @@ def take_over_momentum(
     if not isinstance(optimizer, torch.optim.SGD):
         raise ConfigError(
             f"this recipe keeps the momentum itself, which {type(optimizer).__name__} cannot give "
-            "up: use a recipe without momentum, such as tw.clan(tw.Dither(8)), or train with "
+            "up: leave the recipe out, and one that fits the optimizer is chosen, or train with "
             "torch.optim.SGD"
         )
     groups = optimizer.param_groups

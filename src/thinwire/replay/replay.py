@@ -20,8 +20,10 @@ from torch.optim.optimizer import Optimizer
 from thinwire.errors import ConfigError, LogError, ProtocolError
 from thinwire.exchange.roles import decode_into
 from thinwire.gradient.pieces import Key, Piece
-from thinwire.optim.takeover import take_over_momentum
-from thinwire.recipe_text import read_stored_recipe, typed_stored_recipe
+from thinwire.optim.shared_momentum import MomentumSource
+from thinwire.optim.takeover import use_momentum
+from thinwire.recipe_names import typed_stored_recipe
+from thinwire.recipe_text import read_stored_recipe
 from thinwire.replay.kept_log import KeptLog, Rate, check_one_run, read_log
 from thinwire.wire.body import EncodedBytes
 from thinwire.wire.messages import Describe, Update, decode
@@ -155,14 +157,17 @@ class KeptRun:
         self._check_versions(start, version)
         trained = self.trained(parameters)
         rates = self._rates(start, version) if rate is None else {}
-        take_over_momentum(read_stored_recipe(self.description.recipe), optimizer)
-        return self._steps(trained, optimizer, Rates(optimizer, rates, rate), start, version)
+        recipe = read_stored_recipe(self.description.recipe)
+        momentum = use_momentum(recipe, optimizer, trained)
+        rate_of = Rates(optimizer, rates, rate)
+        return self._steps(trained, optimizer, rate_of, momentum, start, version)
 
     def _steps(
         self,
         trained: Mapping[str, Tensor],
         optimizer: Optimizer,
         rates: Rates,
+        momentum: MomentumSource | None,
         start: int,
         stop: int,
     ) -> Iterator[int]:
@@ -172,6 +177,8 @@ class KeptRun:
             for name, parameter in trained.items():
                 parameter.grad = mean[name].view(parameter.shape).to(parameter)
             rates.set(version)
+            if momentum is not None:
+                momentum.expect(version - 1)
             optimizer.step()
             yield version
 

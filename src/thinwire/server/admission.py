@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from thinwire.errors import RemoteProtocolError
 from thinwire.model import Model, digest_of
 from thinwire.recipe import Recipe
-from thinwire.recipe_text import same_recipe, typed_recipe, typed_stored_recipe
+from thinwire.recipe_names import typed_recipe, typed_stored_recipe
+from thinwire.recipe_text import same_recipe
 from thinwire.server.settings import Rules
 from thinwire.wire.body import shortened
 from thinwire.wire.frame import Frame

@@ -75,6 +75,8 @@ class Aggregate:
     ) -> None:
         """``pieces`` are by number, in the order of all pieces of the model."""
         self.rules = rules
+        # The mean of pushes is the new momentum, also where workers are absent.
+        self._shares_momentum = recipe.shares_momentum
         self.pieces = dict(pieces)
         self.versions = dict.fromkeys(pieces, 0)
         """The newest closed version of each piece."""
@@ -235,7 +237,7 @@ class Aggregate:
             answer = self.compressor.compress_sum(
                 self.pieces[number],
                 [push.encoded for push in pushes],
-                weight=1 / self.rules.workers,
+                weight=1 / (len(pushes) if self._shares_momentum else self.rules.workers),
                 step=self.versions[number],
                 learning_rate=newest.learning_rate,
             )

@@ -14,7 +14,8 @@ from pathlib import Path
 from thinwire.checks import check_whole
 from thinwire.errors import ConfigError, LogError
 from thinwire.recipe import Recipe
-from thinwire.recipe_text import same_recipe, stored_recipe, typed_recipe, typed_stored_recipe
+from thinwire.recipe_names import typed_recipe, typed_stored_recipe
+from thinwire.recipe_text import same_recipe, stored_recipe
 from thinwire.server.log.files import explained, write_whole
 from thinwire.server.log.recovery import Recovery
 from thinwire.server.settings import Rules

@@ -8,6 +8,7 @@ from pathlib import Path
 from thinwire.checks import check_whole
 from thinwire.defaults import LATE_SECONDS, LOSS_SECONDS, SNAPSHOT_NBYTES
 from thinwire.errors import ConfigError
+from thinwire.optim.shared_momentum import check_synchronous_if_shared
 from thinwire.recipe import Recipe, check_recipe
 from thinwire.server.journal import Journal, new_run
 from thinwire.server.log.log import Log
@@ -59,7 +60,9 @@ class Server:
         seed: int = 0,
     ) -> None:
         check_recipe(recipe, owner="Server")
-        run = RunSettings(recipe, rules_for(workers, quorum, staleness), seed)
+        rules = rules_for(workers, quorum, staleness)
+        check_synchronous_if_shared(recipe, synchronous=rules == Rules.synchronous(workers))
+        run = RunSettings(recipe, rules, seed)
         settings = ServiceSettings(loss_seconds, on_loss, late_seconds, snapshot_nbytes)
         _check_room(workers)
         folder = None if log_dir is None else Path(log_dir)

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from thinwire.choice import choose_recipe
 from thinwire.errors import ConfigError
-from thinwire.gradient.network import check_gradients
-from thinwire.optim.takeover import take_over_momentum
-from thinwire.recipe import Recipe, check_recipe
+from thinwire.gradient.network import check_gradients, trained_parameters
+from thinwire.optim.shared_momentum import check_synchronous_if_shared
+from thinwire.optim.takeover import use_momentum
+from thinwire.recipe import Recipe
+from thinwire.recipe_names import typed_recipe
 from thinwire.server.settings import Rules
 from thinwire.virtual.exchange import Exchanged, VirtualExchange
 from thinwire.virtual.pace import Lockstep, Pace, Race, Timetable
@@ -29,7 +32,9 @@ from thinwire.watch.stats_text import byte_text, sent_text, table
 class VirtualCluster:
     """Train ``net`` as n workers would, in one process.
 
-    A recipe that keeps momentum (``tw.dgc``) takes that of a ``torch.optim.SGD`` over. Buffers such
+    Without a ``recipe`` the one that fits ``optimizer`` is chosen; one that diverges with it is
+    refused unless ``force`` is set. A recipe that keeps momentum (``tw.dgc``) takes that of a
+    ``torch.optim.SGD`` over. Buffers such
     as batch-norm statistics are those of worker 0, as with DistributedDataParallel.
 
     Synchronous, unless one of these is given: ``quorum`` is how many gradients make a version
@@ -47,7 +52,7 @@ class VirtualCluster:
         self,
         net: nn.Module,
         optimizer: Optimizer,
-        recipe: Recipe,
+        recipe: Recipe | None = None,
         *,
         workers: int,
         seed: int = 0,
@@ -56,20 +61,25 @@ class VirtualCluster:
         staleness: int | None = None,
         speeds: Sequence[float] | None = None,
         jitter: float = 0.1,
+        force: bool = False,
     ) -> None:
-        check_recipe(recipe, owner="VirtualCluster")
+        recipe = choose_recipe(recipe, optimizer, owner="VirtualCluster", force=force)
         check_gradients(net)
-        take_over_momentum(recipe, optimizer)
-        self._replica = Replica(net, optimizer)
+        momentum = use_momentum(recipe, optimizer, trained_parameters(net))
+        self._replica = Replica(net, optimizer, momentum)
         self.exchange = VirtualExchange(
             recipe, self._replica.keys, workers=workers, seed=seed, piece_numel=piece_numel
         )
+        for role in self.exchange.workers:
+            role.momentum = momentum
         self._pace: Pace = Lockstep(self.exchange)
         if (quorum, staleness, speeds) != (None, None, None):
+            check_synchronous_if_shared(recipe, synchronous=False)
             rules = _rules(workers, quorum, staleness)
             timetable = Timetable(_speeds(workers, speeds), jitter=jitter, seed=seed)
             server = VirtualServer(self.exchange, recipe, rules, seed=seed)
             self._pace = Race(server, timetable, workers=workers)
+        self.recipe = recipe
         self.steps = 0
         self._pushed_nbytes, self._pulled_nbytes = 0.0, 0
         self.last: Exchanged | None = None
@@ -114,6 +124,7 @@ class VirtualCluster:
         workers = len(self.finished)
         dense = 4 * sum(key.numel for key in self.exchange.keys)
         return VirtualStats(
+            recipe=typed_recipe(self.recipe),
             steps=self.steps,
             workers=workers,
             gradients=self.evaluations,
@@ -138,6 +149,7 @@ class VirtualStats:
     ``print`` shows a short table.
     """
 
+    recipe: str
     steps: int
     workers: int
     gradients: int
@@ -169,6 +181,7 @@ class VirtualStats:
         gradients, updates = map(byte_text, (self.dense_nbytes, self.dense_pulled_nbytes))
         return table(
             [
+                ("recipe", self.recipe),
                 ("steps", f"{self.steps:,} of {self.workers} workers, {arrived}"),
                 ("clock", f"{self.clock:,.1f} simulated seconds"),
                 ("dense", f"{gradients} of gradients, {updates} of updates, of one worker"),

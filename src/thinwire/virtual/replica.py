@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from thinwire.gradient.pieces import Key
+from thinwire.optim.shared_momentum import MomentumSource
 from thinwire.virtual.exchange import Gradients
 
 LossOf = Callable[[int], Tensor]
@@ -31,9 +32,11 @@ class Replica:
     """Weights and optimizer. Workers with the same version have the same weights, bit for bit,
     because each applies every update in order: so one copy of both is enough for all."""
 
-    def __init__(self, net: nn.Module, optimizer: Optimizer) -> None:
+    def __init__(
+        self, net: nn.Module, optimizer: Optimizer, momentum: MomentumSource | None = None
+    ) -> None:
         self._parameters = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        self._net, self._optimizer = net, optimizer
+        self._net, self._optimizer, self._momentum = net, optimizer, momentum
         self.keys = [Key(name, tuple(p.shape)) for name, p in self._parameters.items()]
         self.version = 0
 
@@ -57,6 +60,8 @@ class Replica:
         """One optimizer step, to the next version."""
         for name, parameter in self._parameters.items():
             parameter.grad = mean[name].to(parameter)
+        if self._momentum is not None:
+            self._momentum.expect(self.version)
         self._optimizer.step()
         self.version += 1
 

@@ -47,6 +47,7 @@ class Stats:
     ``print`` shows a short table.
     """
 
+    recipe: str
     steps: int
     overflowed_steps: int
     dense_nbytes: int
@@ -78,6 +79,7 @@ class Stats:
         encode, serve, decode = map(time_text, times)
         return table(
             [
+                ("recipe", self.recipe),
                 ("steps", f"{self.steps:,}{skipped}"),
                 ("dense", f"{byte_text(self.dense_nbytes)} each way"),
                 ("pushed", sent_text(self.pushed_nbytes, self.dense_nbytes)),
@@ -111,6 +113,7 @@ class ClientStats:
     ``print`` shows a short table.
     """
 
+    recipe: str
     steps: int
     version: int
     dense_nbytes: int
@@ -137,6 +140,7 @@ class ClientStats:
         refused, overflowed = self.refused_pieces, self.overflowed_pieces
         return table(
             [
+                ("recipe", self.recipe),
                 ("steps", f"{self.steps:,}, at version {self.version:,}"),
                 ("dense", f"{gradients} of gradients, {updates} of updates"),
                 ("pushed", sent_text(self.pushed_nbytes, self.dense_nbytes)),

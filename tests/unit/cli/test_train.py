@@ -104,7 +104,7 @@ def _line(outcome: Result, start: str) -> str:
         (["gpt", "--recipe", "clan(topk(0.1))"], "topk is not known here; did you mean TopK?\n"),
         (
             ["gpt", "--recipe", "xyz"],
-            "Error: xyz is not known here, expected one of BFloat16, Clip, ",
+            "Error: xyz is not known here, expected one of AdamMomentum, BFloat16, ",
         ),
         (
             ["gpt", "--recipe", "doublesqueeze(OneBit)"],

@@ -8,8 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import thinwire as tw
 from tests.cases import laws

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from thinwire.recipe_text import typed_stored_recipe
+from thinwire.recipe_names import typed_stored_recipe
 from thinwire.server.log.contents import Contents, Row, in_words
 from thinwire.server.log.folder import FolderContents, WorkerPushes
 

@@ -46,6 +46,7 @@ class DDPEngine:
             optimizer=self._optimizer,
             seed=plan.settings.seed,
             deadline_seconds=DEADLINE_SECONDS,
+            force=True,  # experiments show also what loses
         )
         self._memory: Memory = {}
         self._nbytes = (0, 0)

@@ -34,6 +34,7 @@ class ServerEngine:
             workers=plan.settings.workers,
             deadline_seconds=DEADLINE_SECONDS,
             seed=plan.settings.seed,
+            force=True,
         )
         if state is not None:
             self._load(state)

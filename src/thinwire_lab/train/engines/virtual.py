@@ -20,7 +20,7 @@ class VirtualEngine:
         workers, seed = plan.settings.workers, plan.settings.seed
         self.net, self._optimizer = plan.build()
         self._cluster = VirtualCluster(
-            self.net, self._optimizer, plan.recipe, workers=workers, seed=seed
+            self.net, self._optimizer, plan.recipe, workers=workers, seed=seed, force=True
         )
         self._memories: list[Memory] = [{} for _ in range(workers)]
         if state is not None:
