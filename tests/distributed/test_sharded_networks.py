@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from tests.distributed.launch import run
 from tests.distributed.training import RECIPES, network, refused
+from thinwire.gradient.network import check_gradients
 
 ONE_BIT = RECIPES["1 bit"]
 
@@ -99,6 +101,19 @@ def ddp_around_tensor_parallel() -> str:
 def test_compress_ddp_refuses_parts_too() -> None:
     for text in run(ddp_around_tensor_parallel, ranks=2, keep=False):
         assert "each rank holds only a part" in text
+
+
+def test_torch_2_4_has_its_dtensor_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There torch.distributed.tensor is loaded with tensor parallelism, but has no DTensor."""
+    whole, part = nn.Linear(2, 2), nn.Linear(2, 2)
+    elsewhere = ModuleType("torch.distributed._tensor")
+    elsewhere.DTensor = type(part.weight)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", ModuleType("of torch 2.4"))
+    monkeypatch.delitem(sys.modules, "torch.distributed._tensor", raising=False)
+    check_gradients(whole)
+    monkeypatch.setitem(sys.modules, "torch.distributed._tensor", elsewhere)
+    with pytest.raises(tw.ConfigError, match="weight is sharded"):
+        check_gradients(part)
 
 
 def test_looking_for_parts_does_not_import_what_makes_them() -> None:

@@ -57,9 +57,10 @@ def _kind_of_part(parameter: Tensor) -> str | None:
     """
     if getattr(parameter, "_fsdp_flattened", False):
         return "FullyShardedDataParallel"
-    tensors = sys.modules.get("torch.distributed.tensor")
-    if tensors is not None and isinstance(parameter, tensors.DTensor):
-        return "a DTensor, of fully_shard or tensor parallelism"
+    for module in ("torch.distributed.tensor", "torch.distributed._tensor"):  # the latter until 2.4
+        kind = getattr(sys.modules.get(module), "DTensor", None)
+        if kind is not None and isinstance(parameter, kind):
+            return "a DTensor, of fully_shard or tensor parallelism"
     return None
 
 
