@@ -84,7 +84,7 @@ def _read_file(path: Path) -> dict[str, object] | None:
                 raise ValueError(f"{name} is {settings.get(name)!r}, expected a whole number")
         if not isinstance(settings.get("recipe"), str):
             raise ValueError(f"recipe is {settings.get('recipe')!r}, expected text")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter by brackets within brackets
         raise LogError(
             f"{path} is damaged: {error}; restore it from a copy, or delete it and start the "
             "server exactly as this log was begun"
