@@ -37,7 +37,7 @@ MOST_CHARACTERS = 1 << 14
 
 Names = Mapping[str, Callable[..., Any]]
 
-_CODEC_EXAMPLES = {"topk": "TopK(0.01)", "randomk": "RandomK(0.01)", "dither": "Dither(4)"}
+_CODEC_EXAMPLES = {"TopK": "TopK(0.01)", "RandomK": "RandomK(0.01)", "Dither": "Dither(4)"}
 _FUNCTIONS: Names = {
     "small_as": policy.small_as,
     "by_name": policy.by_name,
@@ -79,7 +79,7 @@ def read_recipe(text: str) -> Recipe:
     Raises ConfigError, with examples.
     """
     tree, names = parse_recipe(text), _names()
-    _check_not_a_codec(tree, names)
+    _check_not_a_part(tree, names)
     try:
         value = _call(tree, names) if isinstance(tree, ast.Name) else _value(tree, names)
     except ThinwireError:
@@ -149,20 +149,26 @@ class _Unqualified(ast.NodeTransformer):
         return node
 
 
-def _check_not_a_codec(tree: ast.expr, names: Names) -> None:
-    """Raise ConfigError for a codec such as "onebit" or "OneBit()", with advice."""
+def _check_not_a_part(tree: ast.expr, names: Names) -> None:
+    """Raise ConfigError, with recipes that can be typed, for a part of one such as "onebit"."""
     function = tree.func if isinstance(tree, ast.Call) else tree
-    if not isinstance(function, ast.Name) or function.id in _RECIPES:
+    meant = _meant(function.id, names) if isinstance(function, ast.Name) else None
+    if meant is None or meant in _RECIPES:
         return
-    for name, cls in registry.codecs().items():
-        if function.id.lower() in (name, cls.__name__.lower()):
-            whole = isinstance(tree, ast.Call) and function.id in names
-            example = _CODEC_EXAMPLES.get(name, f"{cls.__name__}()")
-            codec = ast.unparse(tree) if whole else example
-            raise ConfigError(
-                f"{ast.unparse(tree)} is a codec, not a recipe: did you mean "
-                f"doublesqueeze({codec})?"
-            )
+    typed = ast.unparse(tree)
+    if meant in {cls.__name__ for cls in registry.codecs().values()}:
+        for codec in (typed, _CODEC_EXAMPLES.get(meant, f"{meant}()")):
+            if _is_recipe(f"doublesqueeze({codec})"):
+                raise ConfigError(f"{typed} is not a recipe: did you mean doublesqueeze({codec})?")
+    raise ConfigError(f"{typed} is not a recipe; examples: {EXAMPLES}")
+
+
+def _is_recipe(text: str) -> bool:
+    try:
+        read_recipe(text)
+    except ConfigError:
+        return False
+    return True
 
 
 def _read_expanded(text: str, names: Names) -> Recipe:
@@ -212,11 +218,20 @@ def _call(tree: ast.Call | ast.Name, names: Names) -> Any:
 def _find(name: str, names: Names) -> Callable[..., Any]:
     if name in names:
         return names[name]
-    in_lower_case = {known.lower(): known for known in names}
-    nearest = difflib.get_close_matches(name.lower(), in_lower_case, n=1)
-    if nearest:
-        raise ConfigError(f"{name} is not known here; did you mean {in_lower_case[nearest[0]]}?")
+    meant = _meant(name, names)
+    if meant is not None:
+        raise ConfigError(f"{name} is not known here; did you mean {meant}?")
     raise ConfigError(f"{name} is not known here, expected one of {', '.join(sorted(names))}")
+
+
+def _meant(name: str, names: Names) -> str | None:
+    """The one of ``names`` that is nearest to what was typed; a codec may go by its own name."""
+    if name in names:
+        return name
+    in_lower_case = {known.lower(): known for known in names}
+    in_lower_case |= {own: cls.__name__ for own, cls in registry.codecs().items()}
+    nearest = difflib.get_close_matches(name.lower(), in_lower_case, n=1)
+    return in_lower_case[nearest[0]] if nearest else None
 
 
 def written(value: object) -> str:

@@ -14,6 +14,7 @@ import thinwire as tw
 from thinwire.codec.base import Payload
 from thinwire.recipe_names import typed_recipe, typed_stored_recipe
 from thinwire.recipe_text import (
+    EXAMPLES,
     PREFIX,
     read_recipe,
     read_stored_recipe,
@@ -150,6 +151,11 @@ def test_recipes_may_be_typed_as_in_python(text: str) -> None:
         ("OneBit(block=64)", "doublesqueeze(OneBit(block=64))"),
         ("topk(0.1)", "doublesqueeze(TopK(0.01))"),
         ("tw.Dither", "doublesqueeze(Dither(4))"),
+        ("Dither()", "doublesqueeze(Dither(4))"),
+        ("TopK(5)", "doublesqueeze(TopK(0.01))"),
+        ("OneBit(blok=3)", "doublesqueeze(OneBit())"),
+        ("onbit", "doublesqueeze(OneBit())"),
+        ("top_k(0.1)", "doublesqueeze(TopK(0.01))"),
         ("dgs", "dgc"),
     ],
 )
@@ -158,6 +164,13 @@ def test_what_is_suggested_is_a_recipe(text: str, suggested: str) -> None:
         read_recipe(text)
     assert f"did you mean {suggested}?" in str(error.value)
     read_recipe(suggested)
+
+
+@pytest.mark.parametrize("text", ["Residual()", "residual", "Momentum(0.9)", "by_nam({})"])
+def test_a_part_that_is_no_codec_suggests_no_part_but_examples(text: str) -> None:
+    with pytest.raises(tw.ConfigError) as error:
+        read_recipe(text)
+    assert str(error.value) == f"{text} is not a recipe; examples: {EXAMPLES}"
 
 
 TOKENS = ["Recipe(", "OneBit(", "TopK(", "by_name(", "chain(", "warmup(", "tw.", "dgc(", "Chain("]
