@@ -267,6 +267,21 @@ def test_attach_that_fails_leaves_nobody_behind() -> None:
             client.step()
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (None, "a state of type NoneType"),
+        ("state", "a state of type str"),
+        ({"push": 3}, "'push' is of type int"),
+    ],
+    ids=["none", "text", "push is a number"],
+)
+def test_a_state_that_is_none_is_refused_when_it_is_loaded(state: Any, words: str) -> None:
+    client = tw.Client(["tcp://127.0.0.1:1"], RECIPE, rank=0, workers=1)
+    with pytest.raises(tw.ConfigError, match=f"load_state_dict: {words}, expected"):
+        client.load_state_dict(state)
+
+
 def test_a_server_that_lost_its_log_is_noticed(tmp_path: Path) -> None:
     with ExitStack() as stack:
         folders = [tmp_path / "0", tmp_path / "1"]

@@ -16,7 +16,7 @@ from thinwire.checks import check_positive
 from thinwire.choice import choose_recipe
 from thinwire.client.apply import Applying, AtOnce, Trained
 from thinwire.client.early_forward import Early
-from thinwire.client.push import Pushing, PushJob, ReadyGradients
+from thinwire.client.push import Pushing, PushJob, ReadyGradients, check_state
 from thinwire.client.servers import Connect, ServerAddresses, Servers, check_place, connect_with
 from thinwire.defaults import SERVER_DEADLINE_SECONDS
 from thinwire.errors import ConfigError
@@ -26,6 +26,7 @@ from thinwire.gradient.network import (
     check_gradients,
     check_one_rate,
     check_optimizer,
+    check_same_parameters,
     trained_parameters,
 )
 from thinwire.gradient.pieces import Key
@@ -231,6 +232,7 @@ class Client:
         """Go on where ``state`` was taken: call it before ``attach``."""
         if self._servers is not None:
             raise ConfigError("Client: load_state_dict comes before attach")
+        check_state(state)
         self._loaded = dict(state)
 
     def close(self) -> None:
@@ -284,11 +286,7 @@ class Client:
 
     def _check_unchanged(self) -> None:
         """Raise ConfigError if other parameters are trained, or gradients are not those sent."""
-        if trained_parameters(self._net).keys() != self._parameters.keys():
-            raise ConfigError(
-                "other parameters are trained than at attach: servers wait for those, so freeze "
-                "and unfreeze before attach only"
-            )
+        check_same_parameters(self._net, self._parameters)
         self._gradients.check_unchanged()
 
     def _push_ready(self) -> None:

@@ -256,3 +256,18 @@ class PushJob:
 
     def finish(self) -> None:
         """Do nothing: no thread waits for a single job."""
+
+
+def check_state(state: object) -> None:
+    """Refuse what is no state of a client. ``attach`` compares what is in it with the network."""
+    if not isinstance(state, Mapping):
+        raise ConfigError(
+            f"Client: load_state_dict: a state of type {type(state).__name__}, expected what "
+            "state_dict() returned"
+        )
+    for part in ("push", "returned"):
+        if not isinstance(state.get(part, {}), Mapping):
+            raise ConfigError(
+                f"Client: load_state_dict: {part!r} is of type {type(state[part]).__name__}, "
+                "expected a dict by parameter"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,15 @@ def plain_name(name: str) -> str:
 
 def trained_parameters(net: nn.Module) -> dict[str, Tensor]:
     return {plain_name(name): p for name, p in net.named_parameters() if p.requires_grad}
+
+
+def check_same_parameters(net: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError if other parameters are trained now than these, at ``attach``."""
+    if trained_parameters(net).keys() != parameters.keys():
+        raise ConfigError(
+            "other parameters are trained than at attach: servers wait for those, so freeze and "
+            "unfreeze before attach only"
+        )
 
 
 def check_gradients(net: nn.Module) -> None:
