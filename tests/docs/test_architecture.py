@@ -57,6 +57,13 @@ def test_every_room_is_in_the_table(package: Path) -> None:
     assert rooms_in(package) <= rows <= rooms_in(package) | modules
 
 
+def test_files_of_the_lab_outside_a_room_are_named() -> None:
+    """In the text below the table of rooms."""
+    _, _, below = sections()["Rooms of `src/thinwire_lab`"].rpartition(" |\n")
+    modules = {path.name for path in LAB.glob("*.py")} - {"__init__.py"}
+    assert set(re.findall(r"`(\w+\.py)`", below)) == modules
+
+
 def test_layers_are_those_that_the_linter_checks() -> None:
     rows = ROW.findall(sections()["Rooms of `src/thinwire`"])
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
