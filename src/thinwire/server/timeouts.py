@@ -1,4 +1,4 @@
-"""``Timeouts``: whom a server waits for no longer. It has no clock: callers pass the time."""
+"""``Timeouts``: which workers and connections a server gives up. Callers pass the time."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Listener(Protocol):
         """
 
     def admit(self, peer: PeerId) -> None:
-        """Lift the limits for strangers from this peer: see ``TransportLimits``.
+        """Lift the limits of unadmitted peers from this peer: see ``TransportLimits``.
 
         Does nothing for a peer that is gone.
         """

@@ -97,7 +97,7 @@ class InprocListener:
             self.changed.notify_all()
 
     def admit(self, peer: PeerId) -> None:
-        """There are no strangers in the same process."""
+        """Nothing to lift: peers are in the same process."""
 
     def drop(self, peer: PeerId, reason: str = "") -> None:
         with self.changed:

@@ -72,12 +72,12 @@ class TransportLimits:
     ``max_unsent_messages``, ``max_unsent_nbytes``: frames that a peer has not read. A server does
     not wait for it. So many updates are minutes of training: no healthy worker is so far behind.
 
-    ``max_peers``: connections that have sent a frame. ``max_strangers``: that have sent none yet;
+    ``max_peers``: connections that have sent a frame. ``max_silent``: that have sent none yet;
     the oldest makes place for a new one.
 
-    ``max_stranger_messages``, ``max_stranger_nbytes``: what a peer may send until the owner admits
-    it. A worker sends Describe and Join, of 4 MiB at most. All such peers together may have as many
-    bytes unread; then those with the most are dropped.
+    ``max_unadmitted_messages``, ``max_unadmitted_nbytes``: what a peer may send until the owner
+    admits it. A worker sends Describe and Join, of 4 MiB at most. All such peers together may have
+    as many bytes unread; then those with the most are dropped.
 
     ``max_messages_per_second``, ``max_nbytes_per_second``: of one peer; ``burst_seconds`` of it may
     come at once. A worker sends tens of frames a second, and 4 GiB/s is more than a network card
@@ -99,9 +99,9 @@ class TransportLimits:
     max_unsent_messages: int = 2000
     max_unsent_nbytes: int = 256 * MIB
     max_peers: int = 256
-    max_strangers: int = 256
-    max_stranger_messages: int = 32
-    max_stranger_nbytes: int = 4 * MIB + (1 << 16)
+    max_silent: int = 256
+    max_unadmitted_messages: int = 32
+    max_unadmitted_nbytes: int = 4 * MIB + (1 << 16)
     max_messages_per_second: int = 10_000
     max_nbytes_per_second: int = 4096 * MIB
     burst_seconds: float = 1.0

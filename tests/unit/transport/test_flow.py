@@ -29,7 +29,7 @@ def test_what_was_told_is_no_longer_unread() -> None:
     assert not there.due()
     there.read(10)
     assert there.due(), "a quarter of 8 messages"
-    assert here.hear(there.tell())
+    assert here.take_credits(there.credits())
     assert here.unread() == (10, 1)
     assert not there.due()
 
@@ -45,13 +45,13 @@ def test_nobody_has_read_what_was_not_sent_nor_unreads_anything(counts: tuple[in
     here, there = flows()
     here.sent(10)
     here.sent(10)
-    said = counts[0].to_bytes(8, "little") + counts[1].to_bytes(8, "little")
-    assert not here.hear(said)
+    counted = counts[0].to_bytes(8, "little") + counts[1].to_bytes(8, "little")
+    assert not here.take_credits(counted)
     assert here.unread() == (20, 2)
     there.read(10)
-    said = there.tell()
-    assert here.hear(said)
-    assert not here.hear(said)
+    counted = there.credits()
+    assert here.take_credits(counted)
+    assert not here.take_credits(counted)
 
 
 def frame(peer: PeerId, nbytes: int) -> Received:

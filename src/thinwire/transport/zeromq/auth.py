@@ -1,4 +1,4 @@
-"""Who may connect: keys for sockets, and the thread that libzmq asks about each new connection.
+"""``secure_server`` and ``secure_worker``: CURVE keys, and the thread that checks new connections.
 
 Without that thread CURVE would accept every key (ZeroMQ RFC 27, "ZAP").
 """
@@ -27,7 +27,7 @@ def secure_server(socket: zmq.Socket[bytes], curve: ServerCurve) -> None:
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, curve.keys.secret)
     socket.set(zmq.ZAP_DOMAIN, _DOMAIN.encode())
-    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # if the thread were not there, nobody could connect
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without the thread every connection is refused
     handler = socket.context.socket(zmq.REP)
     handler.bind(_ADDRESS)
     threading.Thread(

@@ -1,4 +1,4 @@
-"""A worker's connection to a server, over TCP."""
+"""``ZeromqConnection``: a worker's connection to a server, over TCP."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Waiting:
         self._next = next_reminder(waited)
         end = f"giving up after {self._deadline.seconds:.3g} s"
         if self.reached:
-            found = f"what listens there does not let this worker in yet; {self._doubts}"
+            state = f"what listens there does not let this worker in yet; {self._doubts}"
         else:
-            found = "nothing answers yet; is `thinwire serve` running there?"
-        _logger.warning("waiting for %s: %s %s", self._address, found, end)
+            state = "nothing answers yet; is `thinwire serve` running there?"
+        _logger.warning("waiting for %s: %s %s", self._address, state, end)
 
     def failure(self) -> str:
         """Why it is given up."""
@@ -76,8 +76,8 @@ def next_reminder(waited: float) -> float:
 
 
 _RETRY_SECONDS = 0.05
-# A kernel asks once more after a second, and then ever more rarely: it is better to begin anew with
-# a server whose door was shut (see door.py).
+# The kernel retries after a second, and then ever more rarely: it is better to begin anew with
+# a server that refused connections for a while (see door.py).
 _ATTEMPT_MILLISECONDS = 2500
 # How long a wait may overlook what another thread took from the descriptor.
 _LOOK_SECONDS = 0.01
@@ -191,7 +191,7 @@ class ZeromqConnection:
         """Whether the server has read so much that this may follow."""
         if self._fits(nbytes):
             return True
-        # What the server says about it may be behind frames, which must not get lost.
+        # The credits of the server may be behind frames, which must not get lost.
         while self._arrived_nbytes < self._limits.max_unsent_nbytes:
             frame = self._read()
             if frame is None:
@@ -236,16 +236,16 @@ class ZeromqConnection:
             frame = self._arrived.popleft()
             self._arrived_nbytes -= len(frame)
         else:
-            found = self._read()
-            if found is None:
+            unread = self._read()
+            if unread is None:
                 return None
-            frame = found
+            frame = unread
         self._flow.read(len(frame))
-        self._say_what_was_read()
+        self._send_credits()
         return frame
 
     def _read(self) -> memoryview | None:
-        """The next frame from the socket, if there is one; hears what the server has read."""
+        """The next frame from the socket, if there is one; takes in the server's credits."""
         while True:
             try:
                 part = self._port.socket.recv(zmq.NOBLOCK, copy=False)
@@ -256,11 +256,11 @@ class ZeromqConnection:
             counts = self._port.socket.recv(copy=False)
             if counts.more or len(counts.buffer) != COUNTS_NBYTES:
                 raise RemoteProtocolError(f"{self._address} sent a message of more than one part")
-            self._flow.hear(counts.bytes)
+            self._flow.take_credits(counts.bytes)
 
-    def _say_what_was_read(self) -> None:
+    def _send_credits(self) -> None:
         if self._flow.due() and not self._lost and self._port.writable():
-            self._port.socket.send_multipart([b"", self._flow.tell()], zmq.NOBLOCK)
+            self._port.socket.send_multipart([b"", self._flow.credits()], zmq.NOBLOCK)
             self._port.wake_if_readable()
 
     def _ended(self) -> bool:

@@ -1,4 +1,4 @@
-"""``Door``: keeps connections out for a while, by a socket filter; ``Watch`` opens it again."""
+"""``Door``: refuse new connections for a while by a socket filter. ``Watch``: a periodic thread."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _Program(ctypes.Structure):
 
 
 class Door:
-    """Of the port that ``own`` listens on. Connections that are made already do not notice.
+    """Of the port that ``own`` listens on. Established connections are not affected.
 
-    Shut, the kernel does not hear who wants to connect. Their own kernels ask again, after a
-    second, then two, so that an honest worker is late and not refused. Where the kernel knows no
-    filters the door stays open, and a warning says so.
+    While it is shut, the kernel drops requests to connect. The kernels of workers retry with
+    backoff, after a second, then two, so that an honest worker is late and not refused. If the
+    kernel has no socket filters the door stays open, and a warning is logged.
     """
 
     def __init__(self, own: socket.socket | None) -> None:
@@ -51,8 +51,8 @@ class Door:
                     self._socket.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
             except OSError as error:
                 _logger.warning(
-                    "nobody can be kept out during a flood, which may take memory without a bound: "
-                    "socket filters do not work here (%s)",
+                    "socket filters do not work here (%s): new connections cannot be refused "
+                    "during a flood, and may take memory without a bound",
                     error,
                 )
                 self.close()
@@ -74,12 +74,13 @@ _SECONDS = 0.05
 
 
 class Watch:
-    """Calls ``look`` until stopped, after the seconds that it returned; None is a moment.
+    """Call ``look`` periodically until stopped; it returns the delay before the next call, or None
+    for the default.
 
-    Not after none at all, or nobody else would get the lock that both want.
+    The delay is never 0, so that another thread can take the lock that both need.
 
-    It is given the seconds since the last call, and of a long pause only a moment: a process that
-    was stopped, or starved, did not look, so nobody was silent before it.
+    ``look`` gets the seconds since the last call, at most four default delays: a process that was
+    stopped or starved did not read, so its peers were not silent.
     """
 
     def __init__(self, look: Callable[[float], float | None]) -> None:

@@ -13,21 +13,21 @@ COUNTS_NBYTES = _COUNTS.size
 
 
 class Flow:
-    """The counters of one connection. What comes in is told in quarters of what may be unread."""
+    """Flow control of one connection: credits are sent after each quarter of what may be unread."""
 
     def __init__(self, *, in_nbytes: int, in_messages: int) -> None:
         self._quarter = (max(1, in_nbytes // 4), max(1, in_messages // 4))
-        self._sent = self._read_there = self._read_here = self._told = (0, 0)
+        self._sent = self._read_there = self._read_here = self._credited = (0, 0)
 
     def sent(self, nbytes: int) -> None:
         self._sent = _plus(self._sent, nbytes)
 
     def unread(self) -> tuple[int, int]:
-        """Bytes and messages that the other side has not read, as far as it has told."""
+        """Bytes and messages that the other side has not read, by its last credits."""
         return _minus(self._sent, self._read_there)
 
-    def hear(self, counts: bytes) -> bool:
-        """Take in what the other side says. False if that cannot be."""
+    def take_credits(self, counts: bytes) -> bool:
+        """Take in what the other side has read. False if it cannot have read that."""
         nbytes, messages = _COUNTS.unpack(counts)
         before, most = self._read_there, self._sent
         if not (before[0] <= nbytes <= most[0] and before[1] < messages <= most[1]):
@@ -39,14 +39,14 @@ class Flow:
         self._read_here = _plus(self._read_here, nbytes)
 
     def due(self) -> bool:
-        """Whether it is time to say how much was read."""
-        nbytes, messages = _minus(self._read_here, self._told)
+        """Whether it is time to send credits."""
+        nbytes, messages = _minus(self._read_here, self._credited)
         return nbytes >= self._quarter[0] or messages >= self._quarter[1]
 
-    def tell(self) -> bytes:
-        """What to say."""
-        self._told = self._read_here
-        return _COUNTS.pack(*self._told)
+    def credits(self) -> bytes:
+        """How much was read here, for the other side."""
+        self._credited = self._read_here
+        return _COUNTS.pack(*self._credited)
 
 
 def _plus(counts: tuple[int, int], nbytes: int) -> tuple[int, int]:
@@ -58,7 +58,7 @@ def _minus(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
 
 
 class Inbox:
-    """Events of all peers. Bounded by whoever acts on ``excess``."""
+    """Events of all peers. It is bounded if its owner drops a peer that ``excess`` names."""
 
     def __init__(self, limits: TransportLimits) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""The TCP connections that a listener has accepted, seen from below ZeroMQ.
+"""``Link``: a TCP connection that a listener has accepted, seen from below ZeroMQ.
 
 A ROUTER cannot end a connection, does not say when one ends, and counts messages only when they
 are complete: a message of endless parts takes memory and never shows up. The kernel knows better.
@@ -42,16 +42,16 @@ class Link:
         self.routing_id = b""  # libzmq's name for it, known from its first message on
         self.flow = _flow(limits)
         self.admitted = False  # the owner knows it
-        self.dropped = False  # nothing more is heard of it
+        self.dropped = False  # its messages are discarded
         self.turns_left = 0  # once disconnected: how many reads until its last message was read
         self.quiet_seconds = 0.0
         self._limits = limits
         self._received_nbytes = 0
         self._taken_nbytes = 0  # of it, by libzmq
-        self._heard = True
+        self._is_read = True
         self._read_nbytes = 0  # by us, with what is around frames
-        self._said_nbytes = 0  # by us, without
-        self._said_messages = 0
+        self._frame_nbytes = 0  # by us, frames alone
+        self._messages = 0
         self._queued_nbytes = 0
         self._acked_nbytes = 0  # as of the last look, frames only
         self._other_nbytes = 0  # acknowledged as well, but not of frames
@@ -62,12 +62,12 @@ class Link:
         self.peer, self.routing_id = peer, routing_id
         self.flow = _flow(self._limits)
 
-    def hears(self, nbytes: int) -> None:
+    def count_read(self, nbytes: int) -> None:
         """A complete message was read."""
-        self._heard = True
+        self._is_read = True
         self._read_nbytes += nbytes + _WRAP_NBYTES
-        self._said_nbytes += nbytes
-        self._said_messages += 1
+        self._frame_nbytes += nbytes
+        self._messages += 1
 
     def look(self, seconds: float) -> None:
         """Note what has come. ``seconds`` since the last look, as far as this process was awake."""
@@ -83,36 +83,37 @@ class Link:
         ``dry``: there was nothing to read since the last ``look``, so that it is one message.
         """
         most = self._limits.max_message_nbytes + max(1 << 16, self._limits.max_message_nbytes // 16)
-        if dry and self._heard:
-            self._heard, self._read_nbytes = False, self._received_nbytes
+        if dry and self._is_read:
+            self._is_read, self._read_nbytes = False, self._received_nbytes
         elif not dry and self.peer is not None:
             most += self._limits.max_unread_nbytes
         return self._taken_nbytes - self._read_nbytes > most
 
-    def why_not_a_stranger(self) -> str | None:
-        """Why it has said more than somebody may whom the owner does not know, or None."""
-        most, most_messages = self._limits.max_stranger_nbytes, self._limits.max_stranger_messages
+    def excess_before_admission(self) -> str | None:
+        """Why it has sent more than a peer may that the owner has not admitted, or None."""
+        most = self._limits.max_unadmitted_nbytes
+        most_messages = self._limits.max_unadmitted_messages
         if self.admitted:
             return None
-        if self._said_messages > most_messages:
-            return f"it sent more than {most_messages} messages as a stranger"
+        if self._messages > most_messages:
+            return f"it sent more than {most_messages} messages before it was admitted"
         if self._received_nbytes > most:
-            return f"it sent more than {most} bytes as a stranger"
+            return f"it sent more than {most} bytes before it was admitted"
         return None
 
     @property
     def unread_nbytes(self) -> int:
         """What libzmq holds of it, as of the last look, at most."""
-        return max(0, self._taken_nbytes - self._said_nbytes)
+        return max(0, self._taken_nbytes - self._frame_nbytes)
 
-    def why_not_send(self, nbytes: int) -> str | None:
+    def refusal_to_send(self, nbytes: int) -> str | None:
         """Why the peer is too far behind to get so many bytes more, or None.
 
-        First by what it says that it has read, then by what its machine has acknowledged.
+        First by the credits that it sent, then by what its machine has acknowledged.
         """
         unread, messages = self.flow.unread()
         most, most_messages = self._limits.max_unsent_nbytes, self._limits.max_unsent_messages
-        # It speaks only after each quarter.
+        # It sends credits only after each quarter.
         if unread + nbytes > most + most // 4 or messages >= most_messages + most_messages // 4:
             return f"it does not read: {messages} messages, {unread} bytes, wait for it"
         waiting = self._unsent_nbytes(enough=most - nbytes)
@@ -149,10 +150,10 @@ class Link:
         return int.from_bytes(answer, sys.byteorder)
 
     def cut(self) -> None:
-        """End the connection, whatever libzmq thinks of it; what has left for the peer arrives."""
+        """End the connection without libzmq; what has left for the peer arrives."""
         if self._socket is not None:
             with suppress(OSError):  # it has ended already
-                # When the last copy is closed, say so even to a peer that cannot send just now.
+                # When the last copy is closed, reset it, even if the peer cannot send just now.
                 self._socket.setsockopt(
                     socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
                 )
@@ -161,8 +162,10 @@ class Link:
     def reset(self) -> None:
         """End it and throw away what lies in the kernel, so that libzmq does not read that."""
         if self._socket is not None:
-            nobody = bytes(16)  # a sockaddr of family AF_UNSPEC, which Python cannot connect to
-            ctypes.CDLL(None).connect(self._socket.fileno(), nobody, len(nobody))
+            unspecified = bytes(
+                16
+            )  # a sockaddr of family AF_UNSPEC, which Python cannot connect to
+            ctypes.CDLL(None).connect(self._socket.fileno(), unspecified, len(unspecified))
         self.cut()
 
     def close(self) -> None:

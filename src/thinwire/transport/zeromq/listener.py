@@ -19,14 +19,14 @@ from thinwire.transport.zeromq.roster import Roster
 _MOST_WAIT_SECONDS = 0.5
 # The thread that has the lock does it, so that a busy owner cannot keep the watch from it.
 _DRAIN_SECONDS = 0.05
-_READS_PER_LOOK = 64  # messages, between two looks at who came and left
-_SKIP_AT_ONCE = 200  # messages of those who were dropped
+_READS_PER_LOOK = 64  # messages, between two reads of the monitor
+_SKIP_AT_ONCE = 200  # messages of dropped peers
 _HOLD_SECONDS = 0.02  # before another thread may have the lock
 _SOON_SECONDS = 0.001  # until the next look, if there is more to read
-_STRANGERS_SECONDS = 0.01  # while there are peers that may be hostile
+_UNADMITTED_SECONDS = 0.01  # while there are peers that may be hostile
 _NOT_UNDERSTOOD = {
-    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "it left, or took too long, while shaking hands",
-    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "what it said was not ZMTP, or was changed on the way, "
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "it left during the handshake, or timed out",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "it sent what is not ZMTP or was changed on the way, "
     "or only one side has keys",
     zmq.Event.HANDSHAKE_FAILED_AUTH: "its key is not on the list",
 }
@@ -46,7 +46,7 @@ class ZeromqListener:
         self._inbox = Inbox(limits)
         self._reads = 0  # since there was nothing to read
         self._drained = time.monotonic()
-        self._awaited = False  # somebody is about to take what comes
+        self._awaited = False  # a thread waits in receive
         self._door = Door(None)
         self._note_connections(self._drained)
         self._watch = Watch(self._look)
@@ -84,7 +84,7 @@ class ZeromqListener:
             link = self._roster.of_peer(event.peer)
             if link is not None:
                 link.flow.read(len(event.frame))
-                self._say_what_was_read(link, now)
+                self._send_credits(link, now)
         return event, dry
 
     def _next(self, now: float) -> tuple[Received | PeerGone | None, bool]:
@@ -97,7 +97,7 @@ class ZeromqListener:
                 event = self._read(now)
             except zmq.Again:
                 dry = True
-            # Who has left is known before what it sent is read to the end, never after.
+            # A peer is known to have left before what it sent is read to the end, never after.
             self._reads = 0 if dry else self._reads + 1
             self._roster.turn(dry=dry, now=now)
         if event is None and self._roster.gone:
@@ -127,20 +127,20 @@ class ZeromqListener:
         link = self._link_of(routing_id, part, now)
         if link is None or link.peer is None or link.dropped:
             return None
-        link.hears(len(part.buffer))
-        why = link.allowance.take(len(part.buffer), now=now) or link.why_not_a_stranger()
+        link.count_read(len(part.buffer))
+        why = link.allowance.take(len(part.buffer), now=now) or link.excess_before_admission()
         if why is None and parts == 2 and not part.buffer and len(last.buffer) == COUNTS_NBYTES:
-            if link.flow.hear(last.bytes):
+            if link.flow.take_credits(last.bytes):
                 return None
-            why = "it says that it has read what was not sent"
-        why = why or self._why_not(part, parts)
+            why = "its credits are for frames that were not sent"
+        why = why or self._refusal_for(part, parts)
         if why is not None:
             self._expel(link, why, now)
             return None
         return Received(link.peer, part.buffer)
 
     def _read_parts(self) -> tuple[bytes, zmq.Frame, zmq.Frame, int]:
-        """Who sent a message, its first and its last part, and how many there are."""
+        """The routing id of a message, its first and its last part, and how many there are."""
         receive = self._port.socket.recv
         route = receive(zmq.NOBLOCK)
         first = last = receive(copy=False)  # all parts of a message are there, or none
@@ -150,7 +150,7 @@ class ZeromqListener:
             parts += 1
         return route, first, last, parts
 
-    def _why_not(self, part: zmq.Frame, parts: int) -> str | None:
+    def _refusal_for(self, part: zmq.Frame, parts: int) -> str | None:
         most, nbytes = self._limits.max_message_nbytes, len(part.buffer)
         if parts > 1:
             return f"it sent a message of {parts} parts, expected 1"
@@ -160,7 +160,7 @@ class ZeromqListener:
         try:
             fd = int(part.get(zmq.SRCFD))
         except zmq.ZMQError:
-            return None  # it speaks ZMTP 2 or older, as random bytes seem to: nobody of ours does
+            return None  # ZMTP 2 or older, as random bytes look; workers speak ZMTP 3
         link = self._roster.of_route(routing_id, fd)
         if link is not None:
             return link
@@ -176,7 +176,7 @@ class ZeromqListener:
             self._note_connections(now)
             self._roster.look(seconds)
             self._roster.check(now, dry=not self._port.readable())
-            # Strangers who come back would bring more, faster than it can be thrown away.
+            # Peers that reconnect would send more, faster than it can be discarded.
             self._door.shut(self._roster.has_waste())
             drained = self._awaited or self._drain(now)
             if self._inbox or self._roster.gone:
@@ -184,7 +184,7 @@ class ZeromqListener:
             self._port.wake_if_readable()
             if not drained:
                 return _SOON_SECONDS
-            return _STRANGERS_SECONDS if self._roster.has_strangers() else None
+            return _UNADMITTED_SECONDS if self._roster.has_unadmitted() else None
 
     def _drain(self, now: float) -> bool:
         """From libzmq, which has no limit, to the inbox, which has. Returns whether that is all."""
@@ -221,21 +221,21 @@ class ZeromqListener:
             link = self._roster.of_peer(peer)
             if link is None:
                 return
-            why = self._why_not_send(link, len(data), now) or self._queue(link, [data])
+            why = self._refusal_to_send(link, len(data), now) or self._queue(link, [data])
             if why is None:
                 link.flow.sent(len(data))
             else:
                 self._expel(link, why, now)
             self._port.wake_if_readable()
 
-    def _why_not_send(self, link: Link, nbytes: int, now: float) -> str | None:
-        if link.why_not_send(nbytes) is not None:
-            self._drain(now)  # what it says about it may be behind unread frames
-        return link.why_not_send(nbytes)
+    def _refusal_to_send(self, link: Link, nbytes: int, now: float) -> str | None:
+        if link.refusal_to_send(nbytes) is not None:
+            self._drain(now)  # its credits may be behind unread frames
+        return link.refusal_to_send(nbytes)
 
-    def _say_what_was_read(self, link: Link, now: float) -> None:
+    def _send_credits(self, link: Link, now: float) -> None:
         if link.flow.due():
-            why = self._queue(link, [b"", link.flow.tell()])
+            why = self._queue(link, [b"", link.flow.credits()])
             if why is not None:
                 self._expel(link, why, now)
 

@@ -1,7 +1,7 @@
-"""A ZeroMQ socket and its monitor, which one thread may wait for while others send.
+"""``Port``: a ZeroMQ socket and its monitor; one thread may wait for it while others send.
 
-A ZeroMQ socket is not safe for threads, and has no wait that lets go of a lock. Hence: whoever
-touches the socket holds ``lock``, and nobody holds it while waiting for the descriptors.
+A ZeroMQ socket is not safe for threads, and has no wait that lets go of a lock. Hence a thread that
+uses the socket holds ``lock``, and releases it while it waits for the descriptors.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Port:
     def wake_if_readable(self) -> None:
         """Call after any use of the socket but receiving, with the lock.
 
-        It also handles what makes the descriptor readable, so whoever waits for it would sleep on
-        although something has arrived.
+        Such a use also handles what makes the descriptor readable, so a thread that waits for it
+        would sleep on although something has arrived.
         """
         if self.readable():
             self.wake()
@@ -117,10 +117,10 @@ def _set_options(socket: zmq.Socket[bytes], limits: TransportLimits) -> None:
 
 
 def send_heartbeats(socket: zmq.Socket[bytes], limits: TransportLimits) -> None:
-    """Let libzmq's own thread ask whether the server is there, and say how long to wait for us.
+    """Let libzmq's own thread send heartbeats to the server, with the timeout for ours.
 
-    Workers do, servers only answer: a heartbeat that is due while a socket lingers could abort the
-    process (see RCVHWM), and nobody should be able to bring a server there.
+    Only workers send them, servers answer: a heartbeat that is due while a socket lingers could
+    abort the process (see RCVHWM), and no peer must be able to do that to a server.
     """
     socket.set(zmq.HEARTBEAT_IVL, _milliseconds(limits.heartbeat_seconds))
     socket.set(zmq.HEARTBEAT_TIMEOUT, _milliseconds(limits.silence_seconds))

@@ -1,4 +1,4 @@
-"""Which connection is which peer: from descriptors and routing ids to peers, and out again.
+"""``Roster``: which connection is which peer, by descriptor and routing id.
 
 Bookkeeping alone: it sends nothing and waits for nothing. What happened is left in ``gone``.
 """
@@ -28,39 +28,39 @@ class Roster:
     def __init__(self, limits: TransportLimits) -> None:
         self.gone: deque[PeerGone] = deque()
         self.refusals = RateLimitedLog(_log)
-        self.silenced: set[bytes] = set()  # routing ids of those who were dropped
+        self.silenced: set[bytes] = set()  # routing ids of dropped peers
         self._limits = limits
         self._by_fd: dict[int, Link] = {}
         self._by_route: dict[tuple[bytes, int], Link] = {}
         self._by_peer: dict[PeerId, Link] = {}
         self._ending: list[Link] = []
         self._superseded: set[tuple[bytes, int]] = set()
-        self._explained = 0  # strangers of whom it was said why they end; not known which
+        self._explained = 0  # refused connections, already logged, that have not ended yet
         self._made = 0
 
     def accepted(self, link: Link) -> None:
         self.disconnected(link.fd)
-        strangers = [other for other in self._by_fd.values() if other.peer is None]
-        if len(strangers) >= self._limits.max_strangers:
-            text = f"{len(strangers)} connections have said nothing, and this is the oldest"
-            self.expel(strangers[0], text, now=link.since)
-            self.disconnected(strangers[0].fd)
+        silent = [other for other in self._by_fd.values() if other.peer is None]
+        if len(silent) >= self._limits.max_silent:
+            text = f"{len(silent)} connections have sent no frame, and this is the oldest"
+            self.expel(silent[0], text, now=link.since)
+            self.disconnected(silent[0].fd)
         self._by_fd[link.fd] = link
 
     def refused(self, why: str, *, now: float) -> None:
-        """Some connection ends while shaking hands."""
+        """The handshake of some connection failed."""
         self.refusals.note(f"a connection was refused: {why}", now=now)
         self._explained += 1
 
     def disconnected(self, fd: int) -> None:
-        """Its last messages may still be unread: it is gone when they had their turn."""
+        """Its last messages may still be unread: it is reported gone after they were read."""
         link = self._by_fd.pop(fd, None)
         if link is not None:
             self._ending.append(link)
             self._await_turns(link)
 
     def _await_turns(self, link: Link) -> None:
-        # Connections are read in turn: who is not heard while all others are has nothing left.
+        # Connections are read round-robin: one that gives nothing in a whole turn has nothing left.
         link.turns_left = 2 * (len(self._by_fd) + len(self._ending)) + 2
 
     def of_peer(self, peer: PeerId) -> Link | None:
@@ -101,7 +101,7 @@ class Roster:
     def expel(self, link: Link, reason: str, *, now: float) -> None:
         """End a connection because of what its peer did."""
         if not link.dropped:
-            who = "a stranger" if link.peer is None else f"peer {link.peer}"
+            who = "a connection" if link.peer is None else f"peer {link.peer}"
             self.refusals.note(f"{who} was dropped: {reason}", now=now)
             self._report(link, reason)
             self._silence(link)
@@ -146,12 +146,12 @@ class Roster:
             link.look(seconds)
 
     def check(self, now: float, *, dry: bool) -> None:
-        """Drop who takes place or memory and says nothing. ``dry``: nothing to read since look."""
+        """Drop peers that are silent or send too much. ``dry``: nothing to read since look."""
         self.refusals.catch_up(now=now)
         first, silence = self._limits.first_frame_seconds, self._limits.silence_seconds
         for link in list(self._by_fd.values()):
             if link.peer is None and now - link.since > first:
-                self.expel(link, f"it said nothing for {first:g} s", now=now)
+                self.expel(link, f"it sent no frame for {first:g} s", now=now)
                 self.disconnected(link.fd)
             elif link.quiet_seconds > silence:
                 self.expel(link, f"nothing came from it for {silence:g} s", now=now)
@@ -159,11 +159,11 @@ class Roster:
                 self.expel(
                     link, "it sends a message without end, or faster than it is read", now=now
                 )
-        self._check_strangers(now)
+        self._check_unadmitted(now)
 
-    def _check_strangers(self, now: float) -> None:
-        """What those have sent whom the owner has not admitted, each and all together."""
-        most = self._limits.max_stranger_nbytes
+    def _check_unadmitted(self, now: float) -> None:
+        """Limit what peers send before they are admitted, each and all together."""
+        most = self._limits.max_unadmitted_nbytes
         links = [link for link in self._by_fd.values() if not (link.admitted or link.dropped)]
         links.sort(key=lambda link: link.unread_nbytes)
         unread = sum(link.unread_nbytes for link in links)
@@ -171,14 +171,14 @@ class Roster:
         enough = most if unread <= most else most // 8
         while unread > enough:
             unread -= links[-1].unread_nbytes
-            text = f"strangers have sent more than {most} bytes, and this is one with the most"
+            text = f"unadmitted peers sent more than {most} bytes, and this is one with the most"
             self.expel(links.pop(), text, now=now)
         for link in links:
-            why = link.why_not_a_stranger()
+            why = link.excess_before_admission()
             if why is not None:
                 self.expel(link, why, now=now)
 
-    def has_strangers(self) -> bool:
+    def has_unadmitted(self) -> bool:
         return not all(link.admitted for link in self._by_fd.values())
 
     def has_waste(self) -> bool:
@@ -194,7 +194,7 @@ class Roster:
         if link.peer is None and self._explained:
             self._explained -= 1
         elif link.peer is None and not link.dropped:
-            text = "it left without a word, or said what ZeroMQ does not take"
+            text = "it ended before its first frame, or sent what is not ZMTP"
             self.refusals.note(f"a connection was refused: {text}", now=now)
         self._report(link, "the connection ended")
         self._forget(link)
