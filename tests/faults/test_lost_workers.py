@@ -109,7 +109,7 @@ def test_I4_a_replaced_worker_loses_its_residual_and_nothing_else(tmp_path: Path
         for server in servers:
             server.kill()
     rules = Rules.synchronous(WORKERS)
-    lost = missing([Kept(s.folder / "log", RECIPE, rules) for s in servers], results)
+    lost = missing([Kept.by_log(s.folder / "log", RECIPE, rules) for s in servers], results)
     assert all(result["at"] == STEPS for result in results.values())
     pairs = zip(results[0]["weights"], results[2]["weights"], strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)

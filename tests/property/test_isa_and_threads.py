@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -14,6 +12,8 @@ from thinwire.codec.base import Adding, Codec, Summing
 from thinwire.feedback.base import Feedback
 from thinwire.testing.tensors import make
 
+pytestmark = pytest.mark.usefixtures("restored_kernels")
+
 NUMEL = 3 * 131072 + 77
 """Three threads' worth of elements, and a tail."""
 
@@ -23,14 +23,6 @@ runnable = [
     )
     for isa in ISAS
 ]
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    isa, threads = _native.isa(), _native.threads()
-    yield
-    assert _native.set_isa(isa)
-    _native.set_threads(threads)
 
 
 def use(isa: str, threads: int) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import thinwire as tw
 from tests.server.servers import network
 from thinwire.compressor.encoded import decoded
 from thinwire.recipe import Recipe
@@ -39,19 +38,29 @@ def given(name: str, steps: Mapping[int, Iterable[int]]) -> Tensor:
 
 
 class Kept:
-    """What the log of a server that has ended holds: its state at the end, and all its updates."""
+    """What a server that has ended holds: its state at the end, and all its updates."""
 
-    def __init__(self, folder: Path, recipe: Recipe, rules: Rules) -> None:
+    def __init__(self, service: Service, updates: Iterable[Update]) -> None:
+        if service.training.aggregate is None:
+            raise AssertionError("the server holds nothing")
+        self.aggregate = service.training.aggregate
+        self.updates = list(updates)
+
+    @classmethod
+    def by_log(cls, folder: Path, recipe: Recipe, rules: Rules) -> Kept:
+        """What its log holds."""
         log, recovery = Log.open(folder, new_run=1)
         with log:
             service = Service(
                 InprocListener(), recipe, rules, journal=Journal(log), recovery=recovery
             )
             messages = [decode(frame) for frame in log.updates(after=0)]
-        if service.training.aggregate is None:
-            raise AssertionError(f"{folder} holds nothing")
-        self.aggregate = service.training.aggregate
-        self.updates = [message for message in messages if isinstance(message, Update)]
+        return cls(service, [message for message in messages if isinstance(message, Update)])
+
+    @classmethod
+    def by_service(cls, service: Service) -> Kept:
+        """What it has in memory."""
+        return cls(service, service.journal.history(after=0, most_nbytes=1 << 30))
 
 
 def updates_of(servers: Iterable[Kept], name: str) -> Tensor:
@@ -62,10 +71,7 @@ def updates_of(servers: Iterable[Kept], name: str) -> Tensor:
             for entry in update.entries:
                 piece = server.aggregate.pieces[entry.piece]
                 if piece.key.name == name:
-                    decoded = tw.Encoded(
-                        entry.encoded.wire_id, entry.encoded.numel, entry.encoded.payload
-                    ).decode()
-                    total[piece.start : piece.stop] += decoded
+                    total[piece.start : piece.stop] += decoded(entry.encoded)
     return total.reshape(SHAPES[name])
 
 
@@ -78,6 +84,6 @@ def owed_by(servers: Iterable[Kept], name: str) -> Tensor:
             if piece.key.name == name:
                 if piece.name in states:
                     total[piece.start : piece.stop] += states[piece.name]["residual"]
-                for one in aggregate.open[number]:
-                    total[piece.start : piece.stop] += decoded(one.encoded) / WORKERS
+                for push in aggregate.open[number]:
+                    total[piece.start : piece.stop] += decoded(push.encoded) / WORKERS
     return total.reshape(SHAPES[name])

@@ -12,19 +12,13 @@ import torch
 from torch import Tensor
 
 import thinwire as tw
+from tests.server.balance import SHAPES, WORKERS, Kept, given, gradient, owed_by, updates_of
 from tests.server.servers import DEADLINE, RunningServer, network, plain_sgd
 from thinwire.client.client import Client
-from thinwire.compressor.encoded import decoded
 from thinwire.recipe import Recipe
 from thinwire.server.settings import Rules
 
-WORKERS, VERSIONS = 3, 12
-SHAPES = {name: p.shape for name, p in network().named_parameters()}
-
-
-def gradient(name: str, step: int, rank: int) -> Tensor:
-    seed = 10_000 * list(SHAPES).index(name) + 100 * step + rank
-    return torch.randn(SHAPES[name], generator=torch.Generator().manual_seed(seed))
+VERSIONS = 12
 
 
 class Worker(threading.Thread):
@@ -54,38 +48,14 @@ class Worker(threading.Thread):
             self.client.step()
 
 
-def owed(workers: Sequence[Worker], servers: Sequence[RunningServer], name: str) -> Tensor:
+def owed(workers: Sequence[Worker], name: str) -> Tensor:
+    """Residuals of workers."""
     total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
     for worker in workers:
         states = worker.client._role.compressor.state_dict()
         for piece in worker.client._joined().pieces:
             if piece.key.name == name and piece.name in states:
                 total[piece.start : piece.stop] += states[piece.name]["residual"] / WORKERS
-    for server in servers:
-        aggregate = server.service.training.aggregate
-        assert aggregate is not None
-        states = aggregate.compressor.state_dict()
-        for number, piece in aggregate.pieces.items():
-            if piece.key.name == name:
-                total[piece.start : piece.stop] += states[piece.name]["residual"]
-                for one in aggregate.open[number]:
-                    total[piece.start : piece.stop] += decoded(one.encoded) / WORKERS
-    return total.reshape(SHAPES[name])
-
-
-def updates_of(servers: Sequence[RunningServer], name: str) -> Tensor:
-    total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
-    for server in servers:
-        aggregate = server.service.training.aggregate
-        assert aggregate is not None
-        for update in server.service.journal.history(after=0, most_nbytes=1 << 30):
-            for entry in update.entries:
-                piece = aggregate.pieces[entry.piece]
-                if piece.key.name == name:
-                    decoded = tw.Encoded(
-                        entry.encoded.wire_id, entry.encoded.numel, entry.encoded.payload
-                    ).decode()
-                    total[piece.start : piece.stop] += decoded
     return total.reshape(SHAPES[name])
 
 
@@ -113,14 +83,11 @@ def test_I4_nothing_is_lost_and_replicas_agree(
             if version in worker.applied:
                 pairs = zip(workers[0].applied[version], worker.applied[version], strict=True)
                 assert all(torch.equal(a, b) for a, b in pairs)
+    kept = [Kept.by_service(server.service) for server in servers]
+    steps = {rank: range(worker.client.steps) for rank, worker in enumerate(workers)}
     for name in SHAPES:
-        given = sum(
-            gradient(name, step, rank).double() / WORKERS
-            for rank, worker in enumerate(workers)
-            for step in range(worker.client.steps)
-        )
-        total = updates_of(servers, name) + owed(workers, servers, name)
-        torch.testing.assert_close(total, given, rtol=1e-5, atol=1e-4)
+        total = updates_of(kept, name) + owed_by(kept, name) + owed(workers, name)
+        torch.testing.assert_close(total, given(name, steps), rtol=1e-5, atol=1e-4)
 
 
 def test_updates_that_others_pushed_for_count_as_dense_ones() -> None:

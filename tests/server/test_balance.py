@@ -95,7 +95,7 @@ def test_I4_balances_live(codec: str, rules: Rules, tmp_path: Path) -> None:
         ]
         disturb(servers, proxies)
         results = [worker.result() for worker in workers]
-    kept = [Kept(server.folder / "log", recipe, rules) for server in servers]
+    kept = [Kept.by_log(server.folder / "log", recipe, rules) for server in servers]
     check_replicas(results)
     check_balance(kept, results)
     assert sum(result["rejoined"] for result in results) > 0

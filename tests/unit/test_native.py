@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,16 +20,10 @@ from tests.slow import first
 from thinwire import _native
 from thinwire.testing.tensors import make
 
+pytestmark = pytest.mark.usefixtures("restored_kernels")
+
 LARGE = 3 * 131072 + 5
 DEADLINE_SECONDS = 60.0
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    isa, threads = _native.isa(), _native.threads()
-    yield
-    assert _native.set_isa(isa)
-    _native.set_threads(threads)
 
 
 def in_child(x: Tensor, connection: multiprocessing.connection.Connection) -> None:
