@@ -16,7 +16,12 @@ from thinwire_lab.bench.links.models import MODELS
 from thinwire_lab.bench.links.report import check_plotting, plot_links
 from thinwire_lab.bench.links.run import bench_links
 from thinwire_lab.bench.rounds import Limits
-from thinwire_lab.cli.bench_options import backward_option, json_option, optimizer_option
+from thinwire_lab.cli.bench_options import (
+    backward_option,
+    json_option,
+    optimizer_option,
+    rounds_option,
+)
 from thinwire_lab.cli.show.bench import RoundsProgress
 from thinwire_lab.cli.show.bench_links import print_links_report
 
@@ -73,9 +78,7 @@ from thinwire_lab.cli.show.bench_links import print_links_report
 @click.option(
     "--steps", type=int, default=3, show_default=True, help="Steps of each case in a round."
 )
-@click.option(
-    "--rounds", type=int, default=10, show_default=True, help="How often each case has its turn."
-)
+@rounds_option
 @click.option(
     "--seconds",
     type=float,

@@ -20,6 +20,9 @@ backward_option = click.option(
     show_default=True,
     help="What a synthetic backward does: sleep, as beside a GPU, or compute on a processor.",
 )
+rounds_option = click.option(
+    "--rounds", type=int, default=10, show_default=True, help="How often each case has its turn."
+)
 optimizer_option = click.option(
     "--optimizer", is_flag=True, help="Include the optimizer in the time of a step."
 )

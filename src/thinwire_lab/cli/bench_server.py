@@ -15,7 +15,12 @@ from thinwire_lab.bench.rounds import Limits
 from thinwire_lab.bench.server.cells import LOGS, LOOPBACK_LINK, ServerBench
 from thinwire_lab.bench.server.run import bench_server
 from thinwire_lab.bench.server.synthetic import SyntheticModel
-from thinwire_lab.cli.bench_options import backward_option, json_option, optimizer_option
+from thinwire_lab.cli.bench_options import (
+    backward_option,
+    json_option,
+    optimizer_option,
+    rounds_option,
+)
 from thinwire_lab.cli.show.bench import RoundsProgress
 from thinwire_lab.cli.show.bench_server import print_server_report
 
@@ -70,9 +75,7 @@ from thinwire_lab.cli.show.bench_server import print_server_report
 @click.option(
     "--steps", type=int, default=5, show_default=True, help="Steps of each case in a round."
 )
-@click.option(
-    "--rounds", type=int, default=10, show_default=True, help="How often each case has its turn."
-)
+@rounds_option
 @click.option(
     "--seconds",
     type=float,

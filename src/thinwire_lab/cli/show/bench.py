@@ -1,4 +1,4 @@
-"""``RoundsProgress`` and ``print_rows``: what all benchmarks print."""
+"""``RoundsProgress``, ``print_rows`` and ``print_notes``: what all benchmarks print."""
 
 from __future__ import annotations
 
@@ -65,6 +65,13 @@ class RoundsProgress(ProgressDisplay):
 
 
 Line = tuple[str, ...]
+
+
+def print_notes(console: Console, legend: str, remarks: str) -> None:
+    """Print what the columns mean, and where it was measured, below the tables."""
+    wrap = not console.is_terminal
+    console.print(legend, style="dim", soft_wrap=wrap, highlight=False)
+    console.print(remarks, soft_wrap=wrap, highlight=False)
 
 
 def print_rows(

@@ -10,7 +10,7 @@ from rich.text import Text
 from thinwire_lab.bench.kernels.targets import Kind, Verdict
 from thinwire_lab.bench.report import Outcome, Ratio, Report, Row
 from thinwire_lab.bench.rounds import Samples
-from thinwire_lab.cli.show.bench import BUSY
+from thinwire_lab.cli.show.bench import BUSY, print_notes
 
 _COLUMNS = ("case", "ms", "/ memcpy", "GB/s", "torch /", "tuned /", "bits", "targets")
 _MARKS = {Verdict.HOLDS: "✓", Verdict.UNSETTLED: "~", Verdict.MISSED: "✗"}
@@ -42,8 +42,7 @@ def print_report(report: Report) -> None:
             console.print(_table(title, rows))
         else:
             _echo_lines(title, rows)
-    console.print(_LEGEND, style="dim", soft_wrap=not console.is_terminal, highlight=False)
-    console.print(_closing(report), soft_wrap=not console.is_terminal, highlight=False)
+    print_notes(console, _LEGEND, _closing(report))
 
 
 def _table(title: str, rows: list[Row]) -> Table:

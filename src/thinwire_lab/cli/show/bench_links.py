@@ -8,7 +8,7 @@ from thinwire_lab.bench.links.cases import SERVERS
 from thinwire_lab.bench.links.models import LINEAR
 from thinwire_lab.bench.links.report import LinkRow, LinksReport
 from thinwire_lab.bench.report import Ratio
-from thinwire_lab.cli.show.bench import closing, milliseconds, print_rows
+from thinwire_lab.cli.show.bench import closing, milliseconds, print_notes, print_rows
 
 _COLUMNS = ("case", "ms", "DDP /", "/ none", "MB out/in", "link", "cpu ms")
 _LEGEND = """\
@@ -28,12 +28,8 @@ def print_links_report(report: LinksReport) -> None:
         rows = [row for row in report.rows if row.rate == rate]
         lines = [_cells(row) for row in rows]
         print_rows(console, _title(report, rate, rows), _COLUMNS, lines, left=1)
-    console.print(_LEGEND, style="dim", soft_wrap=not console.is_terminal, highlight=False)
-    console.print(
-        closing(report.machine, interrupted=report.interrupted, others=report.others),
-        soft_wrap=not console.is_terminal,
-        highlight=False,
-    )
+    remarks = closing(report.machine, interrupted=report.interrupted, others=report.others)
+    print_notes(console, _LEGEND, remarks)
 
 
 def _title(report: LinksReport, rate: str, rows: list[LinkRow]) -> str:

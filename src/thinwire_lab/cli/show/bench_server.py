@@ -8,7 +8,7 @@ from rich.console import Console
 
 from thinwire_lab.bench.report import Ratio
 from thinwire_lab.bench.server.report import ServerReport, ServerRow
-from thinwire_lab.cli.show.bench import closing, milliseconds, print_rows
+from thinwire_lab.cli.show.bench import closing, milliseconds, print_notes, print_rows
 
 _COLUMNS = ("exchange", "log", "ms", "steps/s", "/ gloo", "/ off", "kB out/in", "cpu ms")
 _LEGEND = """\
@@ -27,12 +27,8 @@ def print_server_report(report: ServerReport) -> None:
         rows = [row for row in report.rows if row.cell.workers == workers]
         lines = [_cells(row) for row in rows]
         print_rows(console, _title(report, workers, rows), _COLUMNS, lines, left=2)
-    console.print(_LEGEND, style="dim", soft_wrap=not console.is_terminal, highlight=False)
-    console.print(
-        closing(report.machine, interrupted=report.interrupted, others=report.others),
-        soft_wrap=not console.is_terminal,
-        highlight=False,
-    )
+    remarks = closing(report.machine, interrupted=report.interrupted, others=report.others)
+    print_notes(console, _LEGEND, remarks)
 
 
 def _title(report: ServerReport, workers: int, rows: Sequence[ServerRow]) -> str:

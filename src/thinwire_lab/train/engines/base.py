@@ -44,6 +44,19 @@ class Engine(Protocol):
         """Leave the other workers: the run is ``finished``, or will be resumed."""
 
 
+class Traffic:
+    """Bytes of each step, from totals that only grow."""
+
+    def __init__(self) -> None:
+        self._before = (0, 0)
+
+    def since(self, pushed_nbytes: int, pulled_nbytes: int) -> tuple[int, int]:
+        """Bytes pushed and pulled since the last call."""
+        pushed, pulled = self._before
+        self._before = pushed_nbytes, pulled_nbytes
+        return pushed_nbytes - pushed, pulled_nbytes - pulled
+
+
 def set_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate

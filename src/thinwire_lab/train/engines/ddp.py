@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.hooks.ddp import compress_ddp
 from thinwire_lab.tasks.base import Memory
-from thinwire_lab.train.engines.base import DEADLINE_SECONDS, Step, set_rate
+from thinwire_lab.train.engines.base import DEADLINE_SECONDS, Step, Traffic, set_rate
 from thinwire_lab.train.plan import Plan
 
 
@@ -49,7 +49,7 @@ class DDPEngine:
             force=True,  # experiments show also what loses
         )
         self._memory: Memory = {}
-        self._nbytes = (0, 0)
+        self._traffic = Traffic()
         if state is not None:
             self._optimizer.load_state_dict(state["optimizer"])
             self._compression.load_state_dict(state["exchange"])
@@ -68,13 +68,9 @@ class DDPEngine:
         )
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        return Step(float(loss.detach()), *self._traffic())
-
-    def _traffic(self) -> tuple[int, int]:
-        """Bytes of this step."""
-        stats, (pushed, pulled) = self._compression.stats(), self._nbytes
-        self._nbytes = stats.pushed_nbytes, stats.pulled_nbytes
-        return stats.pushed_nbytes - pushed, stats.pulled_nbytes - pulled
+        stats = self._compression.stats()
+        nbytes = self._traffic.since(stats.pushed_nbytes, stats.pulled_nbytes)
+        return Step(float(loss.detach()), *nbytes)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from thinwire.client.client import Client
 from thinwire_lab.tasks.base import Memory
-from thinwire_lab.train.engines.base import DEADLINE_SECONDS, Step
+from thinwire_lab.train.engines.base import DEADLINE_SECONDS, Step, Traffic
 from thinwire_lab.train.plan import Plan
 
 
@@ -42,7 +42,7 @@ class ServerEngine:
         version = 0 if state is None else int(state["exchange"]["version"])
         scheduler = LambdaLR(self._optimizer, self._rate, last_epoch=version - 1)
         self._client.attach(self.net, self._optimizer, scheduler=scheduler)
-        self._nbytes = (0, 0)
+        self._traffic = Traffic()
 
     def _rate(self, version: int) -> float:
         return self._plan.rate(version, self._losses)
@@ -65,13 +65,9 @@ class ServerEngine:
         )
         loss.backward()  # type: ignore[no-untyped-call]
         self._client.step()
-        return Step(float(loss.detach()), *self._traffic())
-
-    def _traffic(self) -> tuple[int, int]:
-        """Bytes of this step."""
-        stats, (sent, received) = self._client.stats(), self._nbytes
-        self._nbytes = stats.sent_nbytes, stats.received_nbytes
-        return stats.sent_nbytes - sent, stats.received_nbytes - received
+        stats = self._client.stats()
+        nbytes = self._traffic.since(stats.sent_nbytes, stats.received_nbytes)
+        return Step(float(loss.detach()), *nbytes)
 
     def state_dict(self) -> dict[str, Any]:
         return {
