@@ -81,10 +81,9 @@ class Client:
         self._server_addresses = ServerAddresses(servers, connect, deadline_seconds)
         self._recipe, self._rank, self._workers = recipe, rank, workers
         self._deadline, self._report_seconds = deadline_seconds, report_seconds
-        self._overlap, self._early_forward, self._seed = overlap, early_forward, seed
-        self._force = force
-        self._tally = Tally()
-        self._gradients = ReadyGradients()
+        self._overlap, self._early_forward = overlap, early_forward
+        self._seed, self._force = seed, force
+        self._tally, self._gradients = Tally(), ReadyGradients()
         self._servers: Servers | None = None
         self._closed = False
         self._loaded: dict[str, Any] = {}
