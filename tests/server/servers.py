@@ -46,9 +46,14 @@ def plain_sgd(net: nn.Module) -> Optimizer:
     return tw.optim.SGD(net.parameters(), lr=0.05)
 
 
-def virtual(recipe: Recipe, workers: int, steps: int) -> list[bytes]:
+MakeOptimizer = Callable[[nn.Module], Optimizer]
+
+
+def virtual(
+    recipe: Recipe, workers: int, steps: int, *, optimizer: MakeOptimizer = plain_sgd
+) -> list[bytes]:
     net = network()
-    cluster = tw.VirtualCluster(net, plain_sgd(net), recipe, workers=workers)
+    cluster = tw.VirtualCluster(net, optimizer(net), recipe, workers=workers)
     for step in range(steps):
         cluster.step(partial(loss_of, net, step))
     return weights(net)
@@ -120,6 +125,7 @@ def train(
     *,
     at_step: Callable[[int, int], None] = lambda rank, step: None,
     delay: Callable[[int], float] = lambda rank: 0.0,
+    optimizer: MakeOptimizer = plain_sgd,
 ) -> list[list[bytes]]:
     """The last weights of each worker; workers are threads. ``at_step`` is called before each."""
     results: list[list[bytes] | BaseException] = [[] for _ in range(workers)]
@@ -132,7 +138,7 @@ def train(
                 addresses, recipe, rank=rank, workers=workers, deadline_seconds=DEADLINE
             )
             with client:
-                client.attach(net, plain_sgd(net))
+                client.attach(net, optimizer(net))
                 for step in range(steps):
                     at_step(rank, step)
                     net.zero_grad()

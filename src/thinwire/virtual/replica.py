@@ -59,7 +59,7 @@ class Replica:
     def apply(self, mean: Gradients) -> None:
         """One optimizer step, to the next version."""
         for name, parameter in self._parameters.items():
-            parameter.grad = mean[name].to(parameter)
+            parameter.grad = mean[name].to(parameter, copy=True)  # optimizers may change it
         if self._momentum is not None:
             self._momentum.expect(self.version)
         self._optimizer.step()

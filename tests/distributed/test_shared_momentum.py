@@ -1,0 +1,125 @@
+"""Recipes that send the optimizer's momentum, with real ranks and every exchange."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+import thinwire as tw
+from tests.distributed.launch import run
+from tests.distributed.training import Trainer, momentum_sgd, network, train, virtual, weights
+from thinwire.recipe import Recipe
+
+STEPS = 12
+Make = Callable[[nn.Module], Optimizer]
+
+
+def nesterov(net: nn.Module) -> Optimizer:
+    return torch.optim.SGD(net.parameters(), 0.05, momentum=0.9, weight_decay=0.01, nesterov=True)
+
+
+def adamw(net: nn.Module) -> Optimizer:
+    matrices = [p for p in net.parameters() if p.ndim > 1]
+    vectors = [p for p in net.parameters() if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95))
+
+
+def adam_with_l2(net: nn.Module) -> Optimizer:
+    return torch.optim.Adam(net.parameters(), lr=3e-3, weight_decay=0.01)
+
+
+CASES: dict[str, tuple[Recipe, Make]] = {
+    "1 bit": (tw.momentum_sgd(tw.OneBit()), momentum_sgd),
+    "top-k": (tw.momentum_sgd(tw.TopK(0.02)), nesterov),
+    "adam": (tw.adam(first=3, most_gap=4), adamw),
+    "adam, top-k": (tw.adam(tw.TopK(0.05), first=3, most_gap=2), adam_with_l2),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_agree_and_are_what_the_virtual_cluster_computes(name: str, ranks: int) -> None:
+    recipe, optimizer = CASES[name]
+    found = run(partial(train, optimizer=optimizer), recipe, STEPS, ranks=ranks)
+    assert found == [virtual(recipe, ranks, STEPS, optimizer=optimizer)] * ranks
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"exchange": "allgather"}, {"module": True}, {"module": True, "exchange": "allgather"}],
+    ids=str,
+)
+@pytest.mark.parametrize("name", CASES)
+def test_replicas_are_equal_by_every_exchange(name: str, options: dict[str, Any]) -> None:
+    recipe, optimizer = CASES[name]
+    found = run(partial(train, optimizer=optimizer, **options), recipe, STEPS, ranks=2)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_replicas_are_equal_in_a_hierarchy(name: str) -> None:
+    recipe, optimizer = CASES[name]
+    task = partial(train, optimizer=optimizer, hierarchy="host")
+    found = run(task, recipe, STEPS, ranks=4, env={"LOCAL_WORLD_SIZE": "2"})
+    assert found == [found[0]] * 4
+
+
+def saved(state: object) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file
+
+
+def train_and_resume(recipe: Recipe, optimizer: Make) -> list[bytes]:
+    first = Trainer(recipe, optimizer=optimizer)
+    first.train(range(STEPS // 2))
+    assert first.compression is not None
+    files = [saved(part.state_dict()) for part in (first.net, first.optimizer, first.compression)]
+    first.compression.close()
+    second = Trainer(recipe, optimizer=optimizer)
+    assert second.compression is not None
+    net, trained, compression = (torch.load(file, weights_only=True) for file in files)
+    second.net.load_state_dict(net)
+    second.optimizer.load_state_dict(trained)
+    second.compression.load_state_dict(compression)
+    return second.train(range(STEPS // 2, STEPS))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_is_the_same_bit_for_bit(name: str) -> None:
+    recipe, optimizer = CASES[name]
+    found = run(train_and_resume, recipe, optimizer, ranks=2)
+    assert found == [virtual(recipe, 2, STEPS, optimizer=optimizer)] * 2
+
+
+def train_unlike(optimizer: Make) -> tuple[str, list[bytes]]:
+    """Without a recipe: it is chosen."""
+    net = network()
+    trained = optimizer(net)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    with tw.compress_ddp(model, optimizer=trained) as compression:
+        x = torch.randn(8, 20)
+        for _ in range(3):
+            model(x).square().mean().backward()
+            trained.step()
+            trained.zero_grad()
+        return compression.stats().recipe, weights(net)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "recipe"),
+    [(momentum_sgd, "momentum_sgd(OneBit())"), (adamw, "adam(OneBit(block=1024))")],
+)
+def test_without_a_recipe_the_one_that_fits_is_chosen(optimizer: Make, recipe: str) -> None:
+    found = run(train_unlike, optimizer, ranks=2)
+    assert [chosen for chosen, _ in found] == [recipe] * 2
+    assert found[0] == found[1]
