@@ -23,6 +23,17 @@ def module_handle(trainer: Trainer) -> ModuleCompression:
     return trainer.compression
 
 
+def all_finite(trainer: Trainer) -> bool:
+    """Whether no inf or nan is in any state."""
+    exchange = exchange_state(trainer.compression)
+    return all(
+        bool(buffer.isfinite().all())
+        for parameters in exchange.values()
+        for state in parameters.values()
+        for buffer in state.values()
+    )
+
+
 def states(trainer: Trainer) -> dict[str, bytes]:
     exchange = exchange_state(trainer.compression)
     return {

@@ -32,15 +32,21 @@ class AllGather:
     """
 
     def __init__(
-        self, recipe: Recipe, pieces: Sequence[Piece], links: tuple[Link, Link], *, seed: int
+        self,
+        recipe: Recipe,
+        pieces: Sequence[Piece],
+        links: tuple[Link, Link],
+        *,
+        seed: int,
+        undo: bool,
     ) -> None:
-        """Only the first of ``links`` is used."""
+        """Only the first of ``links`` is used. With ``undo`` steps can be undone."""
         self._keeps_state = recipe.keeps_state
         self._pieces = pieces
         self._payloads = Buffers()
         self.tally = Tally()
         rank, workers = links[0].rank, links[0].size
-        self.worker = WorkerRole(recipe, rank=rank, workers=workers, seed=seed)
+        self.worker = WorkerRole(recipe, rank=rank, workers=workers, seed=seed, undo=undo)
         self.worker.compressor.prepare(pieces)
         self._channel = ParcelChannel(links[0], pieces, self.worker)
 

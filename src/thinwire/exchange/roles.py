@@ -37,11 +37,13 @@ LARGE_NBYTES = 1 << 16
 
 
 class WorkerRole:
-    """Compresses this worker's gradients. Its newest step can be undone."""
+    """Compresses this worker's gradients. With ``undo`` its newest step can be undone."""
 
-    def __init__(self, recipe: Recipe, *, rank: int, workers: int, seed: int) -> None:
+    def __init__(
+        self, recipe: Recipe, *, rank: int, workers: int, seed: int, undo: bool = False
+    ) -> None:
         self.compressor = Compressor(
-            recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers, undo=True
+            recipe.push, recipe.push_feedback, seed=seed, rank=rank, workers=workers, undo=undo
         )
         self.momentum: MomentumSource | None = None
         """Where the optimizer's momentum is, if the recipe shares it."""
@@ -90,10 +92,10 @@ class ServerRole:
     It draws other random numbers than any worker, and the same on any rank or server.
     """
 
-    def __init__(self, recipe: Recipe, *, workers: int, seed: int) -> None:
+    def __init__(self, recipe: Recipe, *, workers: int, seed: int, undo: bool = False) -> None:
         self._weight = 1 / workers
         self.compressor = Compressor(
-            recipe.pull, recipe.pull_feedback, seed=seed, rank=workers, workers=workers, undo=True
+            recipe.pull, recipe.pull_feedback, seed=seed, rank=workers, workers=workers, undo=undo
         )
 
     def answer(

@@ -30,17 +30,24 @@ class Sharded:
     """
 
     def __init__(
-        self, recipe: Recipe, pieces: Sequence[Piece], links: tuple[Link, Link], *, seed: int
+        self,
+        recipe: Recipe,
+        pieces: Sequence[Piece],
+        links: tuple[Link, Link],
+        *,
+        seed: int,
+        undo: bool,
     ) -> None:
-        """``links`` join the same ranks, one for pushes and one for updates."""
+        """``links`` join the same ranks, one for pushes and one for updates. With ``undo`` steps
+        can be undone."""
         self._rank, self._size = links[0].rank, links[0].size
         self._keeps_state = recipe.keeps_state
         self._pieces = pieces
         self._payloads = Buffers()
         self._owners = dict(zip(pieces, place(pieces, owners=self._size), strict=True))
         self.tally = Tally()
-        self.worker = WorkerRole(recipe, rank=self._rank, workers=self._size, seed=seed)
-        self.server = ServerRole(recipe, workers=self._size, seed=seed)
+        self.worker = WorkerRole(recipe, rank=self._rank, workers=self._size, seed=seed, undo=undo)
+        self.server = ServerRole(recipe, workers=self._size, seed=seed, undo=undo)
         self._pushes = ParcelChannel(links[0], pieces, self.worker)
         self._updates = ParcelChannel(links[1], pieces, self.server)
         self._prepare()

@@ -148,6 +148,7 @@ def _compression(
         seed=options.seed,
         deadline_seconds=options.deadline_seconds,
         servers=options.access(trained),
+        undo=options.scaler is not None or any(p.dtype == torch.float16 for p in trained),
     )
     return BucketCompression(
         names,

@@ -22,7 +22,6 @@ from thinwire.exchange.roles import norm_of
 from thinwire.hooks.gradient_memory import GradientMemory
 from thinwire.hooks.handle import STAGES, Compression
 from thinwire.hooks.module_groups import Group, neighbours
-from thinwire.hooks.rank_state import CompressionState
 from thinwire.hooks.rendezvous import Membership
 from thinwire.recipe import Recipe
 
@@ -83,11 +82,6 @@ class ModuleCompression(Compression):
     @property
     def is_closed(self) -> bool:
         return self._closed
-
-    def state_dict(self) -> CompressionState:
-        if self._begun == self.steps:  # it will never end, but some of its gradients are in there
-            self._exchange.undo(self.steps)
-        return super().state_dict()
 
     def close(self) -> None:
         super().close()

@@ -59,6 +59,8 @@ class RendezvousSettings:
     deadline_seconds: float
     hierarchy: str = "flat"
     servers: ServerAccess | None = None
+    undo: bool = False
+    """Whether a step may overflow, which undoes it: at the price of twice the state."""
     alike: object = None
     """What else must be the same, by its ``repr``."""
 
@@ -124,7 +126,9 @@ def _make_exchange(
     exchange: Exchange
     if settings.servers is None:
         make = EXCHANGES[settings.exchange]
-        exchange = make(settings.recipe, pieces, links.between, seed=settings.seed)
+        exchange = make(
+            settings.recipe, pieces, links.between, seed=settings.seed, undo=settings.undo
+        )
     else:
         rank = [host[0] for host in hosts].index(dist.get_rank())
         exchange = by_servers = _through_servers(

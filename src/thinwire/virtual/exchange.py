@@ -65,9 +65,10 @@ class VirtualExchange:
         self.pieces = cut(self.keys, most_numel=most_numel)
         self._batches = batches(self.pieces)
         self.workers = [
-            WorkerRole(recipe, rank=rank, workers=workers, seed=seed) for rank in range(workers)
+            WorkerRole(recipe, rank=rank, workers=workers, seed=seed, undo=True)
+            for rank in range(workers)
         ]
-        self.server = ServerRole(recipe, workers=workers, seed=seed)
+        self.server = ServerRole(recipe, workers=workers, seed=seed, undo=True)
 
     def average(
         self, gradients: Sequence[Gradients], *, step: int, learning_rate: float | None = None
