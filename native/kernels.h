@@ -302,6 +302,54 @@ void dither_add(const uint8_t* payload, size_t nbytes, size_t n, float weight, f
 // k different indices below n, every set equally likely for practical purposes; the same on every machine.
 void random_indices(uint64_t seed, size_t n, size_t k, uint32_t* index);
 
+// adam.cc: the step of Adam and AdamW in one pass over memory
+//
+// Every operation is rounded on its own, in the order written, so operations on whole tensors, one after the other, give
+// the same bits. Tensors do not overlap unless it says so. An inf or a nan goes where arithmetic takes it.
+
+struct AdamFactors {
+  float decay;             // of the parameter, for AdamW: 1 - rate * weight decay
+  float eps;
+  float step_size;         // rate / (1 - beta1^t)
+  float correction2_sqrt;  // sqrt(1 - beta2^t)
+  float l2;                // of the parameter, added to the gradient, for Adam; 0 adds nothing at all
+};
+
+// Means that move by `weight`, which is 1 - beta, to what is new.
+struct AdamMeans {
+  float weight1;
+  float beta2;
+  float weight2;
+};
+
+struct AdamStep {
+  float* param;
+  const float* gradient;
+  float* exp_avg;
+  float* exp_avg_sq;
+  AdamMeans means;
+  AdamFactors factors;
+};
+// g = gradient + l2 * param
+// exp_avg = exp_avg + (g - exp_avg) * weight1
+// exp_avg_sq = exp_avg_sq * beta2 + (g * g) * weight2
+// param = param * decay - step_size * (exp_avg / (sqrt(exp_avg_sq) / correction2_sqrt + eps))
+void adam_step(const AdamStep& step, size_t n);
+
+struct AdamMomentumStep {
+  float* param;
+  const float* momentum;  // may be exp_avg
+  float* exp_avg;
+  const float* exp_avg_sq;
+  AdamFactors factors;
+  float limit;  // not negative; may be inf
+};
+// The same with a momentum that is already made, and squares that stay as they are; l2 includes the weight of what is new.
+// exp_avg = momentum + l2 * param
+// ratio = exp_avg / (sqrt(exp_avg_sq) / correction2_sqrt + eps), at least -limit and at most limit; 0 where exp_avg_sq is 0
+// param = param * decay - step_size * ratio
+void adam_momentum_step(const AdamMomentumStep& step, size_t n);
+
 // crc32c.cc: CRC32C (Castagnoli) of the bytes, continuing from `crc` (0 to begin)
 uint32_t crc32c(const uint8_t* data, size_t nbytes, uint32_t crc);
 

@@ -131,6 +131,9 @@ struct Kernels {
   void (*collect_residual)(const ResidualStep& step, size_t begin, size_t end, uint32_t threshold, Found& found);
   void (*collect_dgc)(const DgcStep& step, size_t begin, size_t end, uint32_t threshold, Found& found);
 
+  void (*adam)(const AdamStep& step, size_t begin, size_t end);
+  void (*adam_momentum)(const AdamMomentumStep& step, size_t begin, size_t end);
+
   void (*dither_planes)(const float* x, const DitherJob& job, size_t begin, size_t end, uint8_t* planes);
   void (*dither_codes)(const float* x, const DitherJob& job, size_t begin, size_t end, int8_t* codes);
   void (*dither_decode)(const uint8_t* planes, const DitherJob& job, size_t begin, size_t end, float* dst);

@@ -185,6 +185,19 @@ def check_dither(native: Any) -> None:
         assert all(a * b > 0.0 or b == 0.0 for a, b in zip(x, out, strict=True))
 
 
+def check_adam(native: Any) -> None:
+    ones = [1.0] * NUMEL
+    factors = {"decay": 0.5, "eps": 0.0, "step_size": 0.25, "correction2_sqrt": 1.0, "l2": 0.0}
+    param, mean, square = floats(X), zeros(), zeros()
+    native.adam_step(param, floats(ones), mean, square, beta1=0.5, beta2=0.0, **factors)
+    assert (mean.tolist(), square.tolist()) == ([0.5] * NUMEL, ones)
+    assert param.tolist() == [0.5 * x - 0.125 for x in X]
+    param = floats(X)
+    native.adam_momentum_step(param, floats(ones), mean, square, limit=0.5, **factors)
+    assert mean.tolist() == ones
+    assert param.tolist() == [0.5 * x - 0.125 for x in X]
+
+
 def check_reductions(native: Any) -> None:
     assert native.all_finite(floats(X))
     assert not native.all_finite(floats([1.0, float("nan")]))

@@ -16,6 +16,8 @@ void bind_sign(nanobind::module_& m);
 void bind_topk(nanobind::module_& m);
 void bind_sparse(nanobind::module_& m);
 void bind_dither(nanobind::module_& m);
+// These write to the tensors they are given, and return nothing.
+void bind_adam(nanobind::module_& m);
 // How kernels run: instruction set, threads, memory. At first as the environment says.
 void bind_machine(nanobind::module_& m);
 

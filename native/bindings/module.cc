@@ -14,4 +14,5 @@ NB_MODULE(_native, m) {
   thinwire::bind_topk(m);
   thinwire::bind_sparse(m);
   thinwire::bind_dither(m);
+  thinwire::bind_adam(m);
 }

@@ -1,6 +1,7 @@
 // The table of one instruction set, from its register type.
 #pragma once
 
+#include "kernels/adam.h"
 #include "kernels/collect.h"
 #include "kernels/dense.h"
 #include "kernels/dither.h"
@@ -31,6 +32,8 @@ constexpr Kernels make_kernels(const char* name) {
           collect_kernel<V>,
           collect_residual_kernel<V>,
           collect_dgc_kernel<V>,
+          adam_kernel<V>,
+          adam_momentum_kernel<V>,
           dither_planes_kernel<V>,
           dither_codes_kernel<V>,
           dither_decode_kernel<V>,

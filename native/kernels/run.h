@@ -52,6 +52,15 @@ class Writer {
     }
   }
 
+  // The same for the sixteen elements from i on.
+  inline void store_lanes(size_t i, typename V::F x) const {
+    if (streams_) {
+      V::stream(dst_ + i, x);
+    } else {
+      V::store(dst_ + i, x);
+    }
+  }
+
  private:
   float* dst_;
   bool streams_;

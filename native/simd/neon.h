@@ -43,6 +43,12 @@ struct Neon {
   static F mul(F a, F b) {
     return each([&](int i) { return vmulq_f32(a.part[i], b.part[i]); });
   }
+  static F div(F a, F b) {
+    return each([&](int i) { return vdivq_f32(a.part[i], b.part[i]); });
+  }
+  static F sqrt(F x) {
+    return each([&](int i) { return vsqrtq_f32(x.part[i]); });
+  }
   // Not vminq and vmaxq: those differ from a comparison for zeros of both signs and for nan.
   static F min(F a, F b) { return choose(less(a, b), a, b); }
   static F max(F a, F b) { return choose(less(b, a), a, b); }

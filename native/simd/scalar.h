@@ -50,6 +50,12 @@ struct Scalar {
   static F mul(const F& a, const F& b) {
     return each([&](int i) { return a.lane[i] * b.lane[i]; });
   }
+  static F div(const F& a, const F& b) {
+    return each([&](int i) { return a.lane[i] / b.lane[i]; });
+  }
+  static F sqrt(const F& x) {
+    return each([&](int i) { return std::sqrt(x.lane[i]); });
+  }
   static F min(const F& a, const F& b) {
     return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
   }

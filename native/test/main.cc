@@ -7,6 +7,7 @@
 
 namespace thinwire::test {
 
+Suite adam_suite();
 Suite crc32c_suite();
 Suite dense_suite();
 Suite dither_suite();
@@ -49,8 +50,8 @@ bool wanted(const Suite& suite, int argc, char** argv) {
 
 int run_all(int argc, char** argv) {
   Totals totals;
-  for (const auto& make : {crc32c_suite, dense_suite, dither_suite, elias_suite, memory_suite, rice_suite, sampling_suite,
-                           sign_suite, sparse_suite, sparse_steps_suite, topk_suite}) {
+  for (const auto& make : {adam_suite, crc32c_suite, dense_suite, dither_suite, elias_suite, memory_suite, rice_suite,
+                           sampling_suite, sign_suite, sparse_suite, sparse_steps_suite, topk_suite}) {
     const Suite suite = make();
     if (!wanted(suite, argc, argv)) continue;
     const Totals more = run(suite);

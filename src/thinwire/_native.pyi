@@ -144,6 +144,33 @@ def dither_encode(
 ) -> int | None: ...
 def dither_decode(payload: Payload, out: Tensor) -> str | None: ...
 def dither_add(payload: Payload, out: Tensor, weight: float) -> str | None: ...
+def adam_step(
+    param: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    decay: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    step_size: float,
+    correction2_sqrt: float,
+    l2: float,
+) -> None: ...
+def adam_momentum_step(
+    param: Tensor,
+    momentum: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    decay: float,
+    eps: float,
+    step_size: float,
+    correction2_sqrt: float,
+    l2: float,
+    limit: float,
+) -> None: ...
 def all_finite(x: Tensor) -> bool: ...
 def sum_abs(x: Tensor) -> float: ...
 def sum_squares(x: Tensor) -> float: ...

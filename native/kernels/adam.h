@@ -1,0 +1,104 @@
+// Adam: one pass over a parameter and its state, each operation rounded on its own.
+#pragma once
+
+#include "kernels/run.h"
+#include "table.h"
+
+namespace thinwire {
+
+// x + l2 * param. Not for l2 = 0, which must leave even -0.0 and what lies beside an inf as they are.
+template <class V>
+inline typename V::F add_l2(typename V::F x, typename V::F param, const AdamFactors& factors) {
+  return V::add(x, V::mul(param, V::set(factors.l2)));
+}
+
+// exp_avg / (sqrt(exp_avg_sq) / correction2_sqrt + eps).
+template <class V>
+inline typename V::F adam_ratio(typename V::F exp_avg, typename V::F exp_avg_sq, const AdamFactors& factors) {
+  const typename V::F root = V::div(V::sqrt(exp_avg_sq), V::set(factors.correction2_sqrt));
+  return V::div(exp_avg, V::add(root, V::set(factors.eps)));
+}
+
+// param * decay - step_size * ratio.
+template <class V>
+inline typename V::F adam_moved(typename V::F param, typename V::F ratio, const AdamFactors& factors) {
+  return V::sub(V::mul(param, V::set(factors.decay)), V::mul(ratio, V::set(factors.step_size)));
+}
+
+// Whole runs, one register after the other: four of each tensor at once would be more than AVX2 has.
+template <class V, bool kL2>
+void adam_runs(const AdamStep& step, size_t begin, size_t end) {
+  const AdamFactors factors = step.factors;  // a copy, which no store through a float* can change
+  const typename V::F weight1 = V::set(step.means.weight1), weight2 = V::set(step.means.weight2);
+  const typename V::F beta2 = V::set(step.means.beta2);
+  for (size_t i = begin; i < end; i += 16) {
+    const typename V::F param = V::load(step.param + i);
+    typename V::F gradient = V::load(step.gradient + i);
+    typename V::F mean = V::load(step.exp_avg + i), square = V::load(step.exp_avg_sq + i);
+    if constexpr (kL2) gradient = add_l2<V>(gradient, param, factors);
+    mean = V::add(mean, V::mul(V::sub(gradient, mean), weight1));
+    square = V::add(V::mul(square, beta2), V::mul(V::mul(gradient, gradient), weight2));
+    V::store(step.exp_avg + i, mean);
+    V::store(step.exp_avg_sq + i, square);
+    V::store(step.param + i, adam_moved<V>(param, adam_ratio<V>(mean, square, factors), factors));
+  }
+}
+
+template <class V, bool kL2>
+void adam_range(const AdamStep& step, size_t begin, size_t end) {
+  const size_t tail = end / kRun * kRun, nbytes = (end - tail) * sizeof(float);
+  adam_runs<V, kL2>(step, begin, tail);
+  if (tail == end) return;
+  float param[kRun] = {}, gradient[kRun] = {}, exp_avg[kRun] = {}, exp_avg_sq[kRun] = {};
+  std::memcpy(param, step.param + tail, nbytes);
+  std::memcpy(gradient, step.gradient + tail, nbytes);
+  std::memcpy(exp_avg, step.exp_avg + tail, nbytes);
+  std::memcpy(exp_avg_sq, step.exp_avg_sq + tail, nbytes);
+  adam_runs<V, kL2>({param, gradient, exp_avg, exp_avg_sq, step.means, step.factors}, 0, kRun);
+  std::memcpy(step.param + tail, param, nbytes);
+  std::memcpy(step.exp_avg + tail, exp_avg, nbytes);
+  std::memcpy(step.exp_avg_sq + tail, exp_avg_sq, nbytes);
+}
+
+template <class V, bool kL2>
+void adam_momentum_runs(const AdamMomentumStep& step, size_t begin, size_t end) {
+  const AdamFactors factors = step.factors;
+  const typename V::F most = V::set(step.limit), least = V::set(-step.limit), zero = V::set(0.0f);
+  const Writer<V> exp_avg(step.exp_avg, end - begin, step.exp_avg == step.momentum);
+  for (size_t i = begin; i < end; i += 16) {
+    const typename V::F param = V::load(step.param + i), square = V::load(step.exp_avg_sq + i);
+    typename V::F mean = V::load(step.momentum + i);
+    if constexpr (kL2) mean = add_l2<V>(mean, param, factors);
+    exp_avg.store_lanes(i, mean);
+    // The limits come first: so a nan stays one. An infinite limit changes nothing.
+    const typename V::F ratio = V::max(least, V::min(most, adam_ratio<V>(mean, square, factors)));
+    V::store(step.param + i, adam_moved<V>(param, V::choose(V::nonzero(square), ratio, zero), factors));
+  }
+}
+
+template <class V, bool kL2>
+void adam_momentum_range(const AdamMomentumStep& step, size_t begin, size_t end) {
+  const size_t tail = end / kRun * kRun, nbytes = (end - tail) * sizeof(float);
+  adam_momentum_runs<V, kL2>(step, begin, tail);
+  if (tail == end) return;
+  float param[kRun] = {}, momentum[kRun] = {}, exp_avg_sq[kRun] = {};
+  std::memcpy(param, step.param + tail, nbytes);
+  std::memcpy(momentum, step.momentum + tail, nbytes);
+  std::memcpy(exp_avg_sq, step.exp_avg_sq + tail, nbytes);
+  adam_momentum_runs<V, kL2>({param, momentum, momentum, exp_avg_sq, step.factors, step.limit}, 0, kRun);
+  std::memcpy(step.param + tail, param, nbytes);
+  std::memcpy(step.exp_avg + tail, momentum, nbytes);
+}
+
+template <class V>
+void adam_kernel(const AdamStep& step, size_t begin, size_t end) {
+  step.factors.l2 == 0.0f ? adam_range<V, false>(step, begin, end) : adam_range<V, true>(step, begin, end);
+}
+
+template <class V>
+void adam_momentum_kernel(const AdamMomentumStep& step, size_t begin, size_t end) {
+  step.factors.l2 == 0.0f ? adam_momentum_range<V, false>(step, begin, end)
+                          : adam_momentum_range<V, true>(step, begin, end);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,74 @@
+"""Adam for one flat tensor in plain torch: one operation at a time, each rounded on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+
+class Factors(TypedDict):
+    """What both steps take."""
+
+    decay: float
+    eps: float
+    step_size: float
+    correction2_sqrt: float
+    l2: float
+
+
+@dataclass
+class Adam:
+    """The tensors of a parameter. Both steps make new ones."""
+
+    param: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
+    def step(
+        self,
+        gradient: Tensor,
+        *,
+        decay: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        step_size: float,
+        correction2_sqrt: float,
+        l2: float,
+    ) -> None:
+        g = _with_l2(gradient, self.param, l2)
+        difference = g - self.exp_avg
+        self.exp_avg = self.exp_avg + difference * (1 - beta1)
+        square = g * g
+        self.exp_avg_sq = self.exp_avg_sq * beta2 + square * (1 - beta2)
+        ratio = self._ratio(eps, correction2_sqrt)
+        self.param = self.param * decay - ratio * step_size
+
+    def momentum_step(
+        self,
+        momentum: Tensor,
+        *,
+        decay: float,
+        eps: float,
+        step_size: float,
+        correction2_sqrt: float,
+        l2: float,
+        limit: float,
+    ) -> None:
+        self.exp_avg = _with_l2(momentum, self.param, l2)
+        ratio = self._ratio(eps, correction2_sqrt).clamp(-limit, limit)
+        ratio = torch.where(self.exp_avg_sq == 0, torch.zeros(()), ratio)
+        self.param = self.param * decay - ratio * step_size
+
+    def _ratio(self, eps: float, correction2_sqrt: float) -> Tensor:
+        # In double: torch's own root of a float is often off by a bit where it comes from MKL.
+        root = self.exp_avg_sq.double().sqrt().float() / correction2_sqrt
+        denominator = root + eps
+        return self.exp_avg / denominator
+
+
+def _with_l2(x: Tensor, param: Tensor, l2: float) -> Tensor:
+    return x + param * l2 if l2 else x.clone()
