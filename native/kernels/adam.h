@@ -60,34 +60,58 @@ void adam_range(const AdamStep& step, size_t begin, size_t end) {
   std::memcpy(step.exp_avg_sq + tail, exp_avg_sq, nbytes);
 }
 
+// What a square of a block counts as at least: a part of their mean. Lanes are added in order, then each to the next.
+template <class V>
+inline float block_floor(const float* square, size_t n, float part) {
+  typename V::F sum = V::set(0.0f);
+  for (size_t i = 0; i < n; i += kRun) {
+    typename V::F x[4];
+    load_run<V>(square + i, run_length<V>(i, n), x);
+    for (int j = 0; j < 4; ++j) sum = V::add(sum, x[j]);
+  }
+  float lanes[16];
+  V::store(lanes, sum);
+  double total = 0.0;
+  for (const float lane : lanes) total += static_cast<double>(lane);
+  return static_cast<float>(total / static_cast<double>(n) * static_cast<double>(part));
+}
+
 template <class V, bool kL2>
-void adam_momentum_runs(const AdamMomentumStep& step, size_t begin, size_t end) {
+void adam_momentum_runs(const AdamMomentumStep& step, size_t begin, size_t end, float floor) {
   const AdamFactors factors = step.factors;
-  const typename V::F most = V::set(step.limit), least = V::set(-step.limit), zero = V::set(0.0f);
+  const typename V::F least = V::set(floor), zero = V::set(0.0f);
   const Writer<V> exp_avg(step.exp_avg, end - begin, step.exp_avg == step.momentum);
   for (size_t i = begin; i < end; i += 16) {
     const typename V::F param = V::load(step.param + i), square = V::load(step.exp_avg_sq + i);
     typename V::F mean = V::load(step.momentum + i);
     if constexpr (kL2) mean = add_l2<V>(mean, param, factors);
     exp_avg.store_lanes(i, mean);
-    // The limits come first: so a nan stays one. An infinite limit changes nothing.
-    const typename V::F ratio = V::max(least, V::min(most, adam_ratio<V>(mean, square, factors)));
+    const typename V::F ratio = adam_ratio<V>(mean, V::max(least, square), factors);
     V::store(step.param + i, adam_moved<V>(param, V::choose(V::nonzero(square), ratio, zero), factors));
   }
 }
 
 template <class V, bool kL2>
-void adam_momentum_range(const AdamMomentumStep& step, size_t begin, size_t end) {
+void adam_momentum_block(const AdamMomentumStep& step, size_t begin, size_t end) {
   const size_t tail = end / kRun * kRun, nbytes = (end - tail) * sizeof(float);
-  adam_momentum_runs<V, kL2>(step, begin, tail);
+  const float floor = block_floor<V>(step.exp_avg_sq + begin, end - begin, step.floor);
+  adam_momentum_runs<V, kL2>(step, begin, tail, floor);
   if (tail == end) return;
   float param[kRun] = {}, momentum[kRun] = {}, exp_avg_sq[kRun] = {};
   std::memcpy(param, step.param + tail, nbytes);
   std::memcpy(momentum, step.momentum + tail, nbytes);
   std::memcpy(exp_avg_sq, step.exp_avg_sq + tail, nbytes);
-  adam_momentum_runs<V, kL2>({param, momentum, momentum, exp_avg_sq, step.factors, step.limit}, 0, kRun);
+  adam_momentum_runs<V, kL2>({param, momentum, momentum, exp_avg_sq, step.factors, step.floor}, 0, kRun, floor);
   std::memcpy(step.param + tail, param, nbytes);
   std::memcpy(step.exp_avg + tail, momentum, nbytes);
+}
+
+// Whole blocks, but for the last of the tensor: ranges begin at whole grains.
+template <class V, bool kL2>
+void adam_momentum_range(const AdamMomentumStep& step, size_t begin, size_t end) {
+  for (size_t block = begin; block < end; block += kAdamBlock) {
+    adam_momentum_block<V, kL2>(step, block, end - block < kAdamBlock ? end : block + kAdamBlock);
+  }
 }
 
 template <class V>

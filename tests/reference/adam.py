@@ -56,19 +56,35 @@ class Adam:
         step_size: float,
         correction2_sqrt: float,
         l2: float,
-        limit: float,
+        floor: float,
     ) -> None:
         self.exp_avg = _with_l2(momentum, self.param, l2)
-        ratio = self._ratio(eps, correction2_sqrt).clamp(-limit, limit)
+        ratio = self._ratio(eps, correction2_sqrt, raised(self.exp_avg_sq, floor))
         ratio = torch.where(self.exp_avg_sq == 0, torch.zeros(()), ratio)
         self.param = self.param * decay - ratio * step_size
 
-    def _ratio(self, eps: float, correction2_sqrt: float) -> Tensor:
+    def _ratio(self, eps: float, correction2_sqrt: float, squares: Tensor | None = None) -> Tensor:
+        squares = self.exp_avg_sq if squares is None else squares
         # In double: torch's own root of a float is often off by a bit where it comes from MKL.
-        root = self.exp_avg_sq.double().sqrt().float() / correction2_sqrt
+        root = squares.double().sqrt().float() / correction2_sqrt
         denominator = root + eps
         return self.exp_avg / denominator
 
 
 def _with_l2(x: Tensor, param: Tensor, l2: float) -> Tensor:
     return x + param * l2 if l2 else x.clone()
+
+
+def raised(squares: Tensor, floor: float) -> Tensor:
+    """At least this part of the mean of each block, which is summed in 16 lanes."""
+    parts = []
+    for start in range(0, squares.numel(), 1024):
+        block = squares[start : start + 1024]
+        lanes = torch.zeros(16)
+        padded = torch.nn.functional.pad(block, (0, -block.numel() % 64))
+        for row in padded.view(-1, 16):
+            lanes = lanes + row
+        mean = sum(lanes.double().tolist()) / block.numel()
+        least = torch.tensor(mean * float(torch.tensor(floor)), dtype=torch.float64).float()
+        parts.append(torch.maximum(block, least))
+    return torch.cat(parts) if parts else squares

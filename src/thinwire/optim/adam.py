@@ -1,4 +1,4 @@
-"""``AdamSettings``: the steps of Adam and AdamW whose variance is refreshed only now and then.
+"""``AdamW``, and steps of Adam and AdamW whose variance is refreshed only now and then.
 
 Their state is that of ``torch.optim.AdamW``. ``step`` says how many steps' worth of squares the
 variance holds, so that torch's own correction of it is right wherever a checkpoint goes: a refresh
@@ -13,12 +13,16 @@ gradient, nothing moves.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
+
+from thinwire import _native
+from thinwire.optim.sgd import loss_of
 
 FLOOR = 0.1
 BLOCK = 1024
@@ -69,12 +73,30 @@ class AdamSettings:
             bool(group.get("maximize")),
         )
 
+    def step(self, parameter: Tensor, gradient: Tensor, state: AdamState) -> None:
+        """An ordinary step, of tensors that are native."""
+        beta1, beta2 = self.betas
+        state.step.add_(1.0)
+        step_size, correction = self._corrected(float(state.step))
+        gradient = -gradient if self.maximize else gradient
+        _native.adam_step(
+            parameter.view(-1),
+            gradient.view(-1),
+            state.exp_avg.view(-1),
+            state.exp_avg_sq.view(-1),
+            decay=1.0 - self.rate * self.weight_decay if self.decoupled else 1.0,
+            beta1=beta1,
+            beta2=beta2,
+            eps=self.eps,
+            step_size=step_size,
+            correction2_sqrt=correction,
+            l2=0.0 if self.decoupled else self.weight_decay,
+        )
+
     def apply_momentum(self, parameter: Tensor, momentum: Tensor, state: AdamState) -> None:
         """Move by a new momentum; the variance stays what it is."""
-        state.exp_avg.copy_(momentum)
-        if self.weight_decay and not self.decoupled:
-            state.exp_avg.add_(parameter * (self.weight_decay * (1.0 - self.betas[0])))
-        self._move(parameter, state)
+        l2 = 0.0 if self.decoupled else self.weight_decay * (1.0 - self.betas[0])
+        self._move(parameter, momentum, state, l2=l2)
 
     def apply_gradient(
         self, parameter: Tensor, gradient: Tensor, state: AdamState, *, gap: int
@@ -88,18 +110,83 @@ class AdamSettings:
         state.exp_avg.lerp_(gradient, 1.0 - beta1)
         state.exp_avg_sq.mul_(keep).addcmul_(gradient, gradient, value=1.0 - keep)
         state.step.add_(math.log(keep, beta2) if 0.0 < beta2 != keep else 1.0)
-        self._move(parameter, state)
+        self._move(parameter, state.exp_avg, state, l2=0.0)
 
-    def _move(self, parameter: Tensor, state: AdamState) -> None:
-        if self.weight_decay and self.decoupled:
-            parameter.mul_(1.0 - self.rate * self.weight_decay)
-        steps = float(state.step)
-        if not steps:
+    def _move(self, parameter: Tensor, momentum: Tensor, state: AdamState, *, l2: float) -> None:
+        """``l2`` times the parameter is added to the momentum."""
+        decay = 1.0 - self.rate * self.weight_decay if self.decoupled else 1.0
+        step_size, correction = self._corrected(float(state.step))
+        if is_native(parameter, momentum, state.exp_avg, state.exp_avg_sq):
+            _native.adam_momentum_step(
+                parameter.view(-1),
+                momentum.view(-1),
+                state.exp_avg.view(-1),
+                state.exp_avg_sq.view(-1),
+                decay=decay,
+                eps=self.eps,
+                step_size=step_size,
+                correction2_sqrt=correction,
+                l2=l2,
+                floor=FLOOR,
+            )
             return
+        if momentum is not state.exp_avg:
+            state.exp_avg.copy_(momentum)
+        if l2:
+            state.exp_avg.add_(parameter * l2)
+        root = floored(state.exp_avg_sq).sqrt_().div_(correction).add_(self.eps)
+        moves = (state.exp_avg / root).masked_fill_(state.exp_avg_sq == 0, 0.0)
+        parameter.mul_(decay).sub_(moves.mul_(step_size))
+
+    def _corrected(self, steps: float) -> tuple[float, float]:
+        """The step size, and the root of what the variance lacks, both for the bias of means."""
+        if not steps:  # there is no variance yet, and nothing moves
+            return 0.0, 1.0
         beta1, beta2 = self.betas
-        root = floored(state.exp_avg_sq).sqrt_().div_(math.sqrt(1.0 - beta2**steps))
-        moves = (state.exp_avg / root.add_(self.eps)).masked_fill_(state.exp_avg_sq == 0, 0.0)
-        parameter.sub_(moves.mul_(self.rate / (1.0 - beta1**steps)))
+        return self.rate / (1.0 - beta1**steps), math.sqrt(1.0 - beta2**steps)
+
+
+def is_native(*tensors: Tensor) -> bool:
+    """Whether the kernels take these tensors."""
+    return all(
+        x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous() for x in tensors
+    )
+
+
+class AdamW(torch.optim.AdamW):
+    """``torch.optim.AdamW`` with the same arguments and state, and kernels of our own.
+
+    They take float32 in CPU memory; other parameters, and settings such as ``amsgrad``, are left
+    to torch. Results are equal but for roundings.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Do one step; ``closure`` recomputes the loss, as everywhere in torch."""
+        loss = loss_of(closure)
+        done: list[tuple[Tensor, Tensor]] = []
+        for group in self.param_groups:
+            settings = AdamSettings.of(self, group)
+            if any(group[name] for name in ("amsgrad", "differentiable", "capturable")):
+                continue
+            for parameter in group["params"]:
+                grad = parameter.grad
+                if grad is None or grad.is_sparse or not is_native(parameter, grad):
+                    continue
+                settings.step(parameter, grad, AdamState.of(self, parameter))
+                done.append((parameter, grad))
+        self._leave_rest_to_torch(done)
+        return loss
+
+    def _leave_rest_to_torch(self, done: list[tuple[Tensor, Tensor]]) -> None:
+        rest = {id(p) for group in self.param_groups for p in group["params"] if p.grad is not None}
+        if rest <= {id(parameter) for parameter, _ in done}:
+            return
+        for parameter, _ in done:
+            parameter.grad = None
+        super().step()
+        for parameter, grad in done:
+            parameter.grad = grad
 
 
 def floored(variance: Tensor) -> Tensor:
