@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,16 @@ from torch.optim.optimizer import Optimizer
 
 import thinwire as tw
 from tests.distributed.launch import run
-from tests.distributed.training import Trainer, momentum_sgd, network, train, virtual, weights
+from tests.distributed.training import (
+    Trainer,
+    backward,
+    loss_of,
+    momentum_sgd,
+    network,
+    train,
+    virtual,
+    weights,
+)
 from thinwire.recipe import Recipe
 
 STEPS = 12
@@ -98,6 +108,36 @@ def train_and_resume(recipe: Recipe, optimizer: Make) -> list[bytes]:
 def test_a_resumed_run_is_the_same_bit_for_bit(name: str) -> None:
     recipe, optimizer = CASES[name]
     found = run(train_and_resume, recipe, optimizer, ranks=2)
+    assert found == [virtual(recipe, 2, STEPS, optimizer=optimizer)] * 2
+
+
+def clip_after_the_exchange(norm: float, module: bool) -> list[str]:
+    trainer = Trainer(tw.momentum_sgd(tw.OneBit()), optimizer=momentum_sgd, module=module)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(4):
+            backward(loss_of(trainer.model, step, 0))
+            nn.utils.clip_grad_norm_(trainer.net.parameters(), norm)
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_a_script_that_clips_momentum_is_told_once(module: bool) -> None:
+    for texts in run(clip_after_the_exchange, 1e-3, module, ranks=2):
+        assert len(texts) == 1
+        assert "clip_norm" in texts[0]
+    assert run(clip_after_the_exchange, 1e3, module, ranks=2) == [[], []]
+
+
+@pytest.mark.parametrize("name", ["momentum_sgd", "adam"])
+def test_each_worker_clips_before_momentum_is_added(name: str) -> None:
+    recipe, optimizer = {
+        "momentum_sgd": (tw.momentum_sgd(tw.OneBit(), clip_norm=1e-3), momentum_sgd),
+        "adam": (tw.adam(first=2, most_gap=2, clip_norm=1e-3), adamw),
+    }[name]
+    found = run(partial(train, optimizer=optimizer), recipe, STEPS, ranks=2)
     assert found == [virtual(recipe, 2, STEPS, optimizer=optimizer)] * 2
 
 

@@ -25,7 +25,8 @@ from thinwire.compressor.encoded import Encoded, Overflowed, add_up, untouched
 from thinwire.compressor.passes import Passes
 from thinwire.compressor.state import States
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import Feedback, NoFeedback, State, is_usable
+from thinwire.feedback.base import Feedback, NoFeedback, State, is_usable, stages_of
+from thinwire.feedback.clip import Clip
 from thinwire.feedback.shared_momentum import AdamMomentum, shared_momentum
 from thinwire.gradient.pieces import Key, Piece, flatten
 from thinwire.gradient.steps import Carried, StepInfo
@@ -67,8 +68,10 @@ class Compressor:
         self._workers = workers
         self._states = States(feedback, undo=undo)
         self._passes = Passes(feedback, self._states, seed=seed, rank=rank, fuse=fuse)
-        forget = NoFeedback()
-        self._full = Passes(forget, States(forget, undo=False), seed=seed, rank=rank, fuse=fuse)
+        # Gradients that are sent in full are still clipped, but nothing of them is kept.
+        clip = [stage for stage in stages_of(feedback) if isinstance(stage, Clip)]
+        full = clip[0] if clip else NoFeedback()
+        self._full = Passes(full, States(full, undo=False), seed=seed, rank=rank, fuse=fuse)
         self._full.squares = self._passes.squares
         self.squares = self._passes.squares
         """The sum of squares of the newest gradient of each piece, where it was needed."""

@@ -174,11 +174,14 @@ class BucketCompression(Compression):
 
     def _end_of_backward(self) -> None:
         self.wait()
+        # After DDP's own callback, which is next.
+        engine = torch.autograd.Variable._execution_engine
         if self._may_be_unused:
             # DDP throws away what it was given for parameters that no rank has used, but that
-            # is gradient too: what was owed for them. After DDP's own callback, then.
-            engine = torch.autograd.Variable._execution_engine
+            # is gradient too: what was owed for them.
             engine.queue_callback(self._give_to_unused)
+        if self._scaler is None:  # which changes gradients by itself
+            engine.queue_callback(self._look_at_gradients)
 
     def _give_to_unused(self) -> None:
         for bucket in self._buckets:

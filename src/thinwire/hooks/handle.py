@@ -191,6 +191,11 @@ class Compression(ABC):
         for endpoint in self._endpoints:
             endpoint.span = span or unwatched
 
+    def _look_at_gradients(self) -> None:
+        """Once all gradients are those of all ranks, where the script sees them."""
+        if self._momentum is not None:
+            self._momentum.look()
+
     @abstractmethod
     def _end_of_backward(self) -> None:
         """Called once at the end of each backward, by the thread that has called it."""

@@ -197,6 +197,7 @@ class ModuleCompression(Compression):
         self.wait()
         self._begun = None
         self._memory.remember()
+        self._look_at_gradients()
 
     def _send_rest(self) -> None:
         for group in self._groups:
