@@ -119,6 +119,7 @@ def _make_row(numel: int, measured: Measured, ours: dict[str, Samples]) -> Row:
     ratios: Ratios = {
         Kind.MEMCPY: Ratio.of(time, ours[MEMCPY]),
         Kind.TORCH: Ratio.of(samples["plain"], time) if case.plain else None,
+        Kind.TUNED: Ratio.of(samples["tuned"], time) if case.tuned else None,
         Kind.THREADS: Ratio.of(ours[case.one_thread], time) if case.one_thread else None,
         Kind.INDEX_BITS: _index_bits(payload, case.value_nbytes),
     }
@@ -129,7 +130,7 @@ def _make_row(numel: int, measured: Measured, ours: dict[str, Samples]) -> Row:
         samples=samples,
         memcpy=Ratio.of(time, ours[MEMCPY]),
         plain=ratios[Kind.TORCH],
-        tuned=Ratio.of(samples["tuned"], time) if case.tuned else None,
+        tuned=ratios[Kind.TUNED],
         one_thread=ratios[Kind.THREADS],
         bits=8 * len(payload) / numel if payload else None,
         index_bits=_best(ratios[Kind.INDEX_BITS]),

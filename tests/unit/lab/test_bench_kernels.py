@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import thinwire as tw
 from thinwire import _native
 from thinwire.cli.main import main
-from thinwire_lab.bench.kernels import targets, torch_ops
+from thinwire_lab.bench.kernels import cases, targets, torch_ops
 from thinwire_lab.bench.kernels.buffers import MOMENTUM, RATIO, Buffers, make_buffers
 from thinwire_lab.bench.kernels.cases import MEMCPY, kernel_cases
 from thinwire_lab.bench.kernels.targets import Kind, Target, Verdict
@@ -135,6 +135,31 @@ class TestTorchDoesTheSame:
         _native.onebit_decode(payload, sent)
         torch.testing.assert_close(plain, g - sent)
         torch.testing.assert_close(tuned, g - sent)
+
+    def test_onebit_with_momentum(self, buffers: Buffers) -> None:
+        g, momentum, scratch = buffers.gradient, buffers.momentum, torch.empty(NUMEL)
+        ours, plain, tuned = (torch.zeros(NUMEL) for _ in range(3))
+        scales = torch.zeros(1)
+        lazy = (ours, ours, scales, scales, _native.SignScale.L1, 0, 1 - MOMENTUM, 1.0)
+        nbytes, _ = _native.onebit_step(g, *lazy, buffers.room, momentum, MOMENTUM)
+        payload = bytes(buffers.room[:nbytes])
+        _native.onebit_settle(ours, scales, 0)
+        for residual, (_, packed) in (
+            (plain, torch_ops.plain_onebit_momentum_step(g, momentum, plain, MOMENTUM)),
+            (tuned, torch_ops.tuned_onebit_momentum_step(g, momentum, tuned, MOMENTUM, scratch)),
+        ):
+            assert bytes(packed.numpy()) == payload[12:]
+            torch.testing.assert_close(residual, ours)
+
+    def test_adamw(self, buffers: Buffers) -> None:
+        g, start = buffers.gradient, (buffers.param, buffers.exp_avg, buffers.exp_avg_sq)
+        ours, plain, tuned = ([x.clone() for x in start] for _ in range(3))
+        for (param, *means), fused in ((plain, False), (tuned, True)):
+            torch_ops.adamw(param, g, *means, fused=fused).step()
+        param, *means = ours
+        _native.adam_step(param, g, *means, beta1=0.9, beta2=0.999, **cases._ADAM)
+        torch.testing.assert_close(plain, ours)
+        torch.testing.assert_close(tuned, ours)
 
     def test_dgc(self, buffers: Buffers) -> None:
         k, f32, sampled = 100, _native.Values.FLOAT32, _native.Select.SAMPLED

@@ -18,7 +18,7 @@ RATIO = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Flat float32 tensors of one size; cases change all but ``gradient`` and ``sparse``.
+    """Flat float32 tensors of one size; cases only read ``gradient``, ``sparse`` and ``momentum``.
 
     Cases that do the same work share their state, and make the next step in turn.
     """
@@ -27,12 +27,17 @@ class Buffers:
     sparse: Tensor  # the largest 1 % of the gradient, the rest zero
     out: Tensor  # copied to and added to
     scratch: Tensor  # what tuned torch code would keep between steps
+    momentum: Tensor  # that travels with the gradient
     wanted: Tensor  # the lazy residual of 1-bit steps
+    wanted_carried: Tensor  # that of steps with a momentum
     wanted_sum: Tensor  # that of a server
     sign_residual: Tensor  # 1-bit in torch, which keeps it as it is
     topk_residual: Tensor
     dgc_velocity: Tensor
     dgc_residual: Tensor
+    param: Tensor  # and its two means, for Adam
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
     room: memoryview  # for payloads: every encoder writes to its front
 
     @property
@@ -47,12 +52,17 @@ def make_buffers(numel: int) -> Buffers:
         sparse=_largest(gradient, ratio=0.01),
         out=_zeros(numel),
         scratch=_zeros(numel),
+        momentum=_zeros(numel).copy_(gradient.flip(0)),
         wanted=_zeros(numel),
+        wanted_carried=_zeros(numel),
         wanted_sum=_zeros(numel),
         sign_residual=_zeros(numel),
         topk_residual=_steady_residual(gradient, per_step=1.0),
         dgc_velocity=_zeros(numel).add_(gradient, alpha=1 / (1 - MOMENTUM)),
         dgc_residual=_steady_residual(gradient, per_step=1 / (1 - MOMENTUM)),
+        param=_zeros(numel).copy_(gradient),
+        exp_avg=_zeros(numel).copy_(gradient),
+        exp_avg_sq=_zeros(numel).addcmul_(gradient, gradient),
         room=bytes_of(_zeros(-(-Nonzero().max_nbytes(numel) // 4))),
     )
 

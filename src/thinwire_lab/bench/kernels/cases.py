@@ -50,6 +50,14 @@ MEMCPY = "memcpy"
 
 _L1 = _native.SignScale.L1
 _F32 = _native.Values.FLOAT32
+# Of the tenth step of ``torch_ops.adamw``.
+_ADAM = {
+    "decay": 1 - 1e-3 * 0.01,
+    "eps": 1e-8,
+    "step_size": 1e-3 / (1 - 0.9**10),
+    "correction2_sqrt": (1 - 0.999**10) ** 0.5,
+    "l2": 0.0,
+}
 
 
 def kernel_cases(b: Buffers, helper: ThreadPoolExecutor) -> list[Case]:
@@ -60,6 +68,7 @@ def kernel_cases(b: Buffers, helper: ThreadPoolExecutor) -> list[Case]:
         _topk(b),
         _sparse(b),
         _steps(b),
+        _adam(b),
         _dither(b),
         _halves(b),
     )
@@ -97,6 +106,7 @@ def _onebit(b: Buffers) -> Iterator[Case]:
         tuned=partial(torch_ops.tuned_onebit_step, b.gradient, b.sign_residual, b.scratch),
     )
     yield Case("1-bit step, 2 threads", step, threads=2, one_thread="1-bit step")
+    yield _onebit_with_momentum(b)
     yield Case("1-bit encode", encode)
     yield Case("1-bit decode", partial(_native.onebit_decode, payload, b.out))
     yield from _adds("1-bit", partial(_native.onebit_add, payload, b.out, 0.5))
@@ -104,6 +114,19 @@ def _onebit(b: Buffers) -> Iterator[Case]:
     yield Case(
         "1-bit server, sum of 2",
         _encoder(b, _native.onebit_sum_step, pair, 0.5, *lazy_sum, _L1, 0, 1.0),
+    )
+
+
+def _onebit_with_momentum(b: Buffers) -> Case:
+    scales, gain = torch.zeros(1), 1 - MOMENTUM
+    lazy = (b.wanted_carried, b.wanted_carried, scales, scales)
+    step = partial(_native.onebit_step, b.gradient, *lazy, _L1, 0, gain, 1.0)
+    state = (b.gradient, b.momentum, b.sign_residual, MOMENTUM)
+    return Case(
+        "1-bit step with momentum",
+        _encoder(b, lambda room: step(room, b.momentum, MOMENTUM)),
+        plain=partial(torch_ops.plain_onebit_momentum_step, *state),
+        tuned=partial(torch_ops.tuned_onebit_momentum_step, *state, b.scratch),
     )
 
 
@@ -196,6 +219,26 @@ def _steps(b: Buffers) -> Iterator[Case]:
         tuned=partial(torch_ops.tuned_dgc_step, *dgc, MOMENTUM, b.scratch),
     )
     yield Case("DGC step, 2 threads", step, threads=2, one_thread="DGC step")
+
+
+def _adam(b: Buffers) -> Iterator[Case]:
+    tensors = (b.param, b.gradient, b.exp_avg, b.exp_avg_sq)
+    step = partial(_native.adam_step, *tensors, beta1=0.9, beta2=0.999, **_ADAM)
+    fused = torch_ops.adamw(*tensors, fused=True).step
+    plain = torch_ops.adamw(*tensors, fused=False).step
+    yield Case("AdamW", step, plain=plain, tuned=fused)
+    yield Case("AdamW, 2 threads", step, threads=2, one_thread="AdamW")
+    # torch has nothing of the kind: beside what takes its place in training.
+    by_momentum = partial(
+        _native.adam_momentum_step,
+        b.param,
+        b.momentum,
+        b.exp_avg,
+        b.exp_avg_sq,
+        limit=10.0,
+        **_ADAM,
+    )
+    yield Case("AdamW by momentum", by_momentum, tuned=fused)
 
 
 def _dither(b: Buffers) -> Iterator[Case]:

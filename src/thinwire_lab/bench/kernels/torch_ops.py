@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 Sparse = tuple[Tensor, Tensor]
 """Indices and values."""
@@ -36,6 +37,19 @@ def tuned_onebit_step(gradient: Tensor, residual: Tensor, scratch: Tensor) -> tu
     packed = words.mul_(_GATHER_BITS).bitwise_right_shift_(56).to(torch.uint8)
     residual.sub_(torch.sign(residual, out=scratch), alpha=float(scale))
     return scale, packed
+
+
+def plain_onebit_momentum_step(
+    gradient: Tensor, momentum: Tensor, residual: Tensor, factor: float
+) -> tuple[Tensor, Tensor]:
+    return plain_onebit_step(factor * momentum + (1 - factor) * gradient, residual)
+
+
+def tuned_onebit_momentum_step(
+    gradient: Tensor, momentum: Tensor, residual: Tensor, factor: float, scratch: Tensor
+) -> tuple[Tensor, Tensor]:
+    torch.lerp(gradient, momentum, factor, out=scratch)
+    return tuned_onebit_step(scratch, residual, scratch)
 
 
 def plain_topk(x: Tensor, k: int) -> Sparse:
@@ -97,6 +111,18 @@ def tuned_dgc_step(
     index, value = tuned_residual_topk(velocity, residual, k, scratch)
     velocity.index_fill_(0, index, 0.0)
     return index, value
+
+
+def adamw(
+    param: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, fused: bool
+) -> Optimizer:
+    """torch's own optimizer on these tensors, the next step being its tenth."""
+    parameter = torch.nn.Parameter(param)
+    parameter.grad = gradient
+    optimizer = torch.optim.AdamW([parameter], lr=1e-3, weight_decay=0.01, fused=fused)
+    step = torch.tensor(9.0)
+    optimizer.state[parameter] = {"step": step, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    return optimizer
 
 
 def plain_dither(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
