@@ -36,7 +36,7 @@ _NOTES = (
 
 def clan(scale: str) -> Reproduction:
     sizes = () if scale == "smoke" else _SIZES
-    return Reproduction("clan", "CLAN", (_EXPERIMENTS[scale],), _NOTES, sizes)
+    return Reproduction("clan", "CLAN, run again", (_EXPERIMENTS[scale],), _NOTES, sizes)
 
 
 def _experiment(title: str, about: str, task: str, scale: str) -> Experiment:

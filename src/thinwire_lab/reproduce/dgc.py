@@ -37,7 +37,9 @@ _NOTES = (
 
 def dgc(scale: str) -> Reproduction:
     sizes = () if scale == "smoke" else _SIZES
-    return Reproduction("dgc", "Deep Gradient Compression", _EXPERIMENTS[scale], _NOTES, sizes)
+    return Reproduction(
+        "dgc", "Deep Gradient Compression, run again", _EXPERIMENTS[scale], _NOTES, sizes
+    )
 
 
 def _ablation(dense: str = "", compressed: str = "", dropped: str = "") -> tuple[Variant, ...]:

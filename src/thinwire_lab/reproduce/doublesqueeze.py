@@ -20,7 +20,7 @@ _NOTES = (
 
 
 def doublesqueeze(scale: str) -> Reproduction:
-    return Reproduction("doublesqueeze", "DoubleSqueeze", (_EXPERIMENTS[scale],), _NOTES)
+    return Reproduction("doublesqueeze", "DoubleSqueeze, run again", (_EXPERIMENTS[scale],), _NOTES)
 
 
 def _variants(ratio: float) -> tuple[Variant, ...]:

@@ -13,6 +13,7 @@ from thinwire_lab.bench.machine import this_machine
 from thinwire_lab.reproduce.clan import clan
 from thinwire_lab.reproduce.dgc import dgc
 from thinwire_lab.reproduce.doublesqueeze import doublesqueeze
+from thinwire_lab.reproduce.optimizers import optimizers
 from thinwire_lab.reproduce.plan import Reproduction, Trial
 from thinwire_lab.reproduce.result import Store, TrialResult
 from thinwire_lab.tasks.registry import find_task
@@ -22,7 +23,7 @@ from thinwire_lab.train.plan import Plan, prepare
 from thinwire_lab.train.run import Run
 from thinwire_lab.train.settings import RunSettings
 
-_MAKERS = {"dgc": dgc, "doublesqueeze": doublesqueeze, "clan": clan}
+_MAKERS = {"dgc": dgc, "doublesqueeze": doublesqueeze, "clan": clan, "optimizers": optimizers}
 
 
 def find_reproduction(name: str, scale: str) -> Reproduction:

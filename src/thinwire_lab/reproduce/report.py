@@ -79,7 +79,7 @@ def read_links(path: Path) -> Links:
 _LEGEND = (
     "± is the standard deviation over seeds. above dense: of the perplexity or loss to its left; "
     "lower is better. push: bytes that one worker sends in a step after warm-up, frames and all; "
-    "both ways: with what comes back."
+    "both ways: with what comes back; whole run: the same in all steps, those of warm-up included."
 )
 
 
@@ -106,7 +106,7 @@ def make_page(
         blocks.extend(links.blocks())
     blocks.append(Heading("Notes"))
     blocks.extend(Paragraph(text) for text in (_LEGEND, *reproduction.notes))
-    return Page(f"{reproduction.title}, run again", tuple(blocks))
+    return Page(reproduction.title, tuple(blocks))
 
 
 def _experiment(experiment: Experiment, results: Mapping[Trial, TrialResult]) -> list[Block]:
@@ -114,9 +114,10 @@ def _experiment(experiment: Experiment, results: Mapping[Trial, TrialResult]) ->
     if not rows:
         return []
     source = f"Paper: {experiment.source}. " if experiment.source else ""
+    here = f"{source}Here: {experiment.about}" if source else experiment.about
     return [
         Heading(experiment.title),
-        Paragraph(f"{source}Here: {experiment.about}"),
+        Paragraph(here),
         Paragraph(_settings(experiment, results), note=True),
         Table(header(experiment, rows), cells(experiment, rows)),
         *(Paragraph(sentence) for sentence in judge(rows)),

@@ -54,6 +54,18 @@ class TrialResult:
     def pulled(self) -> float:
         return _late(self.events, "pulled_nbytes")
 
+    @property
+    def run_nbytes(self) -> float:
+        """Bytes of one worker in the whole run, both ways, as whole frames."""
+        end = last(self.events, Epoch)
+        return 0.0 if end is None else end.step * (end.pushed_nbytes + end.pulled_nbytes)
+
+    @property
+    def run_ratio(self) -> float:
+        """How many times fewer they are than in 32 bits."""
+        end = last(self.events, Epoch)
+        return 0.0 if end is None else end.ratio
+
     def training_curve(self) -> Curve:
         """The mean loss of every epoch, at its end."""
         return tuple((e.epoch, e.loss) for e in self.events if isinstance(e, Epoch))

@@ -29,7 +29,8 @@ class Row:
     """A variant over its seeds. ``value`` is the metric, ``loss`` held-out; None if all diverged.
 
     ``push`` and ``pull`` are how many times fewer bytes than dense a step had after warm-up, as
-    whole frames; ``both`` is for both ways together.
+    whole frames; ``both`` is for both ways together, and ``run`` for these in the whole run.
+    ``run_nbytes`` are the bytes of one worker in the whole run, both ways.
     """
 
     variant: Variant
@@ -42,6 +43,8 @@ class Row:
     pull: float
     both: float
     pushed_nbytes: float
+    run: float
+    run_nbytes: float
 
 
 def make_rows(experiment: Experiment, results: Mapping[Trial, TrialResult]) -> tuple[Row, ...]:
@@ -78,6 +81,8 @@ def _row(variant: Variant, runs: Sequence[TrialResult], *, half: bool) -> Row:
         pull=dense / pulled if pulled else 0.0,
         both=2 * dense / (pushed + pulled) if pushed else 0.0,
         pushed_nbytes=pushed,
+        run=statistics.fmean(run.run_ratio for run in runs) / (2 if half else 1),
+        run_nbytes=statistics.fmean(run.run_nbytes for run in runs),
     )
 
 
@@ -95,7 +100,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     )
 
 
-SEEDS, PUSH_KB = "seeds", "push, kB"
+SEEDS, PUSH_KB, RUN_MB = "seeds", "push, kB", "run, MB"
 _ABOVE = "above dense"
 _UNITS = {"accuracy": " %"}
 
@@ -124,8 +129,16 @@ def _columns(experiment: Experiment, rows: Sequence[Row]) -> tuple[_Column, ...]
         (PUSH_KB, lambda row: f"{row.pushed_nbytes / 1e3:,.1f}"),
         (f"push / {'fp16' if experiment.half else 'fp32'}", lambda row: times(row.push)),
         ("both ways", lambda row: times(row.both)),
-        ("paper", lambda row: row.variant.paper),
+        (RUN_MB, lambda row: f"{row.run_nbytes / 1e6:,.1f}"),
+        ("whole run", lambda row: times(row.run)),
+        *_paper(experiment),
     )
+
+
+def _paper(experiment: Experiment) -> tuple[_Column, ...]:
+    if not any(variant.paper for variant in experiment.variants):
+        return ()
+    return (("paper", lambda row: row.variant.paper),)
 
 
 def _metric(rows: Sequence[Row]) -> tuple[_Column, ...]:

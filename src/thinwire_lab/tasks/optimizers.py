@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -126,10 +126,31 @@ class LANSSettings:
         check_at_least(self.weight_decay, 0.0, owner="LANSSettings", field="weight_decay")
 
     def make(self, net: nn.Module) -> Optimizer:
-        matrices = [p for p in net.parameters() if p.ndim > 1]
-        vectors = [p for p in net.parameters() if p.ndim <= 1]
-        groups = [
-            {"params": matrices, "weight_decay": self.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
+        groups = _groups(net, self.weight_decay)
         return LANS(groups, lr=1.0, normalize_grad=self.normalize_grad)
+
+
+@dataclass(frozen=True, slots=True)
+class AdamWSettings:
+    """Biases and norms have no weight decay."""
+
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    momentum: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        for beta in self.betas:
+            check_momentum(beta, owner="AdamWSettings")
+        check_at_least(self.weight_decay, 0.0, owner="AdamWSettings", field="weight_decay")
+
+    def make(self, net: nn.Module) -> Optimizer:
+        return torch.optim.AdamW(_groups(net, self.weight_decay), lr=1.0, betas=self.betas)
+
+
+def _groups(net: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    matrices = [p for p in net.parameters() if p.ndim > 1]
+    vectors = [p for p in net.parameters() if p.ndim <= 1]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]

@@ -14,7 +14,7 @@ from thinwire_lab.models.convolutional import CNNSettings
 from thinwire_lab.models.gpt import GPTSettings, next_token_loss
 from thinwire_lab.seeding import generator_from, seeded
 from thinwire_lab.tasks.base import Memory, Score, Task, Training, in_parts, perplexity
-from thinwire_lab.tasks.optimizers import Constant, LANSSettings, Line, SGDSettings
+from thinwire_lab.tasks.optimizers import Constant, Line, SGDSettings
 from thinwire_lab.tasks.pictures import FashionFeed
 
 SCORED_ROWS = 256
@@ -86,14 +86,6 @@ def _gpt() -> tuple[Task, ...]:
     small = Training(8, 0.3, _SGD, Constant(), rise_epochs=0.1, sparse_epochs=1)
     return (
         Task("gpt", "smoke", "one layer", tiny, little, Training(2, 0.3, _SGD, Constant())),
-        Task(
-            "gpt-lans",
-            "smoke",
-            "one layer, LANS",
-            tiny,
-            little,
-            Training(2, 0.01, LANSSettings(), Line()),
-        ),
         Task(
             "gpt",
             "small",

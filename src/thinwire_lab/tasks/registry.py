@@ -6,13 +6,14 @@ import difflib
 
 from thinwire.errors import ConfigError
 from thinwire_lab.tasks.base import Task
+from thinwire_lab.tasks.battery import battery_tasks
 from thinwire_lab.tasks.cifar import cifar_tasks
 from thinwire_lab.tasks.ours import our_tasks
 from thinwire_lab.tasks.penn import penn_tasks
 
 
 def all_tasks() -> tuple[Task, ...]:
-    return (*our_tasks(), *cifar_tasks(), *penn_tasks())
+    return (*our_tasks(), *cifar_tasks(), *penn_tasks(), *battery_tasks())
 
 
 def find_task(name: str, scale: str) -> Task:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import stages_of
+from thinwire.feedback.base import chain, stages_of
 from thinwire.feedback.clip import Clip
 from thinwire.optim.takeover import momentum_of
 from thinwire.recipe import Recipe
-from thinwire.recipe_text import parse_recipe, read_recipe
+from thinwire.recipe_text import parse_recipe, read_recipe, written
 from thinwire_lab.tasks.base import Task, Training
 from thinwire_lab.tasks.optimizers import SGDSettings
 from thinwire_lab.tasks.registry import all_tasks
@@ -21,7 +22,8 @@ def complete_recipe(text: str, training: Training, epoch_steps: int) -> str:
 
     "dgc" and "dgc(0.01)" get the momentum of the task's optimizer, its clipping, done by each
     worker on its own gradient as in the paper, and its warm-up, unless the recipe sets them. A
-    "warmup(TopK(0.001))" anywhere in a recipe gets the task's steps in the same way.
+    "warmup(TopK(0.001))" anywhere in a recipe gets the task's steps in the same way. With a recipe
+    that sends momentum, workers clip, too: to clip the mean would be to clip the momentum.
     """
     tree = parse_recipe(text)
     call = ast.Call(tree, [], []) if isinstance(tree, ast.Name) else tree
@@ -33,8 +35,11 @@ def complete_recipe(text: str, training: Training, epoch_steps: int) -> str:
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
             _fill(part, left_open.get(part.func.id, {}))
     completed = ast.unparse(call)
-    read_recipe(completed)
-    return completed
+    recipe, norm = read_recipe(completed), training.clip_norm
+    if norm is None or clips(recipe) or not recipe.shares_momentum:
+        return completed
+    feedback = chain(Clip(norm), *stages_of(recipe.push_feedback))
+    return written(replace(recipe, push_feedback=feedback))
 
 
 Values = Mapping[str, float | int | None]

@@ -72,7 +72,7 @@ def _line(outcome: Result, start: str) -> str:
     [
         (
             ["gtp"],
-            "Error: no task is named 'gtp'; did you mean gpt? Tasks: fashion, gpt, gpt-lans, demo",
+            "Error: no task is named 'gtp'; did you mean gpt? Tasks: fashion, gpt, demo, ",
         ),
         (["gpt", "--scale", "paper"], "Error: gpt has no scale 'paper', expected one of smoke"),
         (

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.lab.runs import gpt, lstm, run, state, without_seconds
 from thinwire.errors import ConfigError
+from thinwire_lab.tasks.battery import OPTIMIZERS
 from thinwire_lab.tasks.registry import all_tasks, find_task
 from thinwire_lab.train.events import Epoch, Evaluation, Event, Outcome
 from thinwire_lab.train.plan import Plan
@@ -82,7 +83,8 @@ def test_small_runs_on_words_have_enough_for_a_curve(name: str) -> None:
 
 def test_other_tasks_have_one_at_the_end_of_every_epoch() -> None:
     found = {(t.name, t.scale) for t in all_tasks() if t.training.evaluations_per_epoch > 1}
-    assert found == {("bert", "small"), ("lstm-small", "small")}
+    battery = {(f"{n}-{o}", "small") for n in ("penn", "masked") for o in OPTIMIZERS}
+    assert found == {("bert", "small"), ("lstm-small", "small")} | battery
 
 
 def test_none_in_an_epoch_is_refused() -> None:

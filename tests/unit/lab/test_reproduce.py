@@ -27,7 +27,10 @@ from thinwire_lab.train.plan import Plan
 from thinwire_lab.train.recipe import complete_recipe
 
 NAMES = ("dgc", "doublesqueeze", "clan")
-ALL = [find_reproduction(name, scale) for name in NAMES for scale in SCALES]
+ALL = [
+    *(find_reproduction(name, scale) for name in NAMES for scale in SCALES),
+    *(find_reproduction("optimizers", scale) for scale in ("smoke", "small")),
+]
 SMOKE = find_reproduction("dgc", "smoke")
 
 
@@ -45,7 +48,7 @@ def test_every_trial_has_a_folder_of_its_own_and_dense_comes_first(plan: Reprodu
     assert all(experiment.variants[0].recipe == "dense" for experiment in plan.experiments)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "optimizers"])
 def test_smoke_needs_no_data(name: str) -> None:
     tasks = {e.task for e in find_reproduction(name, "smoke").experiments}
     assert all(find_task(task, "smoke").feed.needs == "" for task in tasks)
@@ -61,6 +64,22 @@ def test_main_variants_have_all_seeds_and_the_first_seed_comes_first() -> None:
 )
 def test_only_chooses_experiments_and_rows(only: list[str], count: int) -> None:
     assert len(trials(find_reproduction("dgc", "small"), seeds=1, only=only)) == count
+
+
+def test_optimizers_get_the_recipe_that_users_get() -> None:
+    plan = find_reproduction("optimizers", "small")
+    assert len(plan.experiments) == 20
+    chosen = {e.name.partition("-")[2]: e.variants[1].recipe for e in plan.experiments}
+    assert chosen == {
+        "sgd": "doublesqueeze(OneBit())",
+        "momentum": "momentum_sgd(OneBit())",
+        "adamw": "adam(OneBit(block=1024))",
+        "lans": "clan(OneBit(block=1024))",
+    }
+    assert all(len({v.recipe for v in e.variants}) == 3 for e in plan.experiments)
+    assert len(trials(plan, seeds=3, only=["gpt-adamw"])) == 9
+    with pytest.raises(ConfigError, match="scale must be one of smoke, small, got 'paper'"):
+        find_reproduction("optimizers", "paper")
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
@@ -124,6 +143,15 @@ def test_ratios_are_those_after_warm_up() -> None:
     before, after = (Epoch(n, n, 1.0, 0.1, b, b, 1.0, 1.0) for n, b in ((10, 500.0), (20, 300.0)))
     late = replace(result(1.0), events=(before, after))
     assert late.pushed == 100.0
+
+
+def test_a_whole_run_counts_every_step() -> None:
+    whole = replace(result(1.0), events=(Epoch(20, 2, 1.0, 0.1, 300.0, 100.0, 40.0, 1.0),))
+    assert (whole.run_nbytes, whole.run_ratio) == (8000.0, 40.0)
+    experiment = SMOKE.experiments[0]
+    rows = make_rows(experiment, found([whole], []))
+    shown = dict(zip(header(experiment, rows), cells(experiment, rows)[0], strict=True))
+    assert (shown["run, MB"], shown["whole run"]) == ("0.0", "40x")
 
 
 def test_a_row_that_diverged_is_named() -> None:

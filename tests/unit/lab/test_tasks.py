@@ -22,6 +22,7 @@ from thinwire_lab.tasks.base import SCALES, Architecture, Memory, Training, Work
 from thinwire_lab.tasks.language import StreamWork, columns
 from thinwire_lab.tasks.masked import MaskedWork, hide
 from thinwire_lab.tasks.optimizers import (
+    AdamWSettings,
     Constant,
     Cosine,
     Decay,
@@ -207,6 +208,17 @@ def test_papers_settings() -> None:
     assert (clan.learning_rate, clan.optimizer) == (0.00125, LANSSettings())
 
 
+def test_optimizers_spare_vectors_the_weight_decay() -> None:
+    net = torch.nn.Linear(3, 2)
+    for settings, decay in ((AdamWSettings(), 0.1), (LANSSettings(), 0.01)):
+        matrices, vectors = settings.make(net).param_groups
+        assert (matrices["params"], matrices["weight_decay"]) == ([net.weight], decay)
+        assert (vectors["params"], vectors["weight_decay"]) == ([net.bias], 0.0)
+    assert AdamWSettings().make(net).defaults["betas"] == (0.9, 0.95)
+    with pytest.raises(ConfigError, match="AdamWSettings: weight_decay must be"):
+        AdamWSettings(weight_decay=-1.0)
+
+
 def test_unknown_names_and_scales_are_refused_with_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"named 'resnt20'; did you mean resnet20\? Tasks: "):
         find_task("resnt20", "small")
@@ -214,7 +226,9 @@ def test_unknown_names_and_scales_are_refused_with_what_there_is() -> None:
         find_task("gpt", "paper")
 
 
-@pytest.mark.parametrize("name", ["fashion", "resnet20", "resnet18", "lstm-small", "bert"])
+@pytest.mark.parametrize(
+    "name", ["fashion", "resnet20", "resnet18", "lstm-small", "bert", "penn-adamw"]
+)
 @pytest.mark.parametrize("scale", ["smoke", "small"])
 def test_tasks_say_which_data_is_missing(name: str, scale: str, tmp_path: Path) -> None:
     feed = find_task(name, scale).feed

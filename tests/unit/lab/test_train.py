@@ -11,7 +11,10 @@ import torch
 from tests.file_limit import file_limit
 from tests.unit.lab.real_data import needs
 from tests.unit.lab.runs import gpt, lstm, run, state, without_seconds
+from thinwire.codec.sign import OneBit
 from thinwire.errors import ConfigError, NonFiniteError, ThinwireError
+from thinwire.recipe import Recipe, adam, momentum_sgd
+from thinwire.recipe_text import read_recipe
 from thinwire_lab.tasks.registry import find_task
 from thinwire_lab.train.checkpoint import CheckpointStore
 from thinwire_lab.train.events import Epoch, Evaluation, Event, Outcome, read_event
@@ -205,6 +208,19 @@ def test_dgc_gets_what_it_leaves_open_from_the_task() -> None:
         "doublesqueeze(OneBit())": "doublesqueeze(OneBit())",
     }
     assert {text: complete_recipe(text, training, 100) for text in spelled} == spelled
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("momentum_sgd(OneBit())", momentum_sgd(OneBit(), clip_norm=0.25)),
+        ("adam", adam(clip_norm=0.25)),
+        ("adam(clip_norm=1.0)", adam(clip_norm=1.0)),
+    ],
+)
+def test_workers_clip_where_momentum_travels(typed: str, expected: Recipe) -> None:
+    training = find_task("penn-momentum", "smoke").training
+    assert read_recipe(complete_recipe(typed, training, 100)) == expected
 
 
 @pytest.mark.parametrize(("recipe", "limit"), [("dense", 0.25), ("dgc(0.05)", None)])

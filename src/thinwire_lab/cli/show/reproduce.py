@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import rich.box
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from thinwire_lab.cli.show.train import TrainProgress, score, wrapped_console
 from thinwire_lab.reproduce.plan import Reproduction, Trial
 from thinwire_lab.reproduce.result import TrialResult
-from thinwire_lab.reproduce.table import PUSH_KB, SEEDS, cells, header, judge, make_rows
+from thinwire_lab.reproduce.table import PUSH_KB, RUN_MB, SEEDS, cells, header, judge, make_rows
 from thinwire_lab.train.events import Event
 from thinwire_lab.train.plan import Plan
 
 _Results = Mapping[Trial, TrialResult]
 
-_LEFT_OUT = (SEEDS, PUSH_KB)
+_LEFT_OUT = (SEEDS, PUSH_KB, RUN_MB)
 """Columns of the report that do not fit into 80 characters."""
 
 
@@ -100,7 +101,8 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     shown = [number for number, name in enumerate(names) if name not in _LEFT_OUT]
     for number in shown:
         heading = "\n".join(names[number].rsplit(" ", 1))
-        table.add_column(heading, justify="right" if number else "left", no_wrap=number > 0)
+        justify: JustifyMethod = "right" if number else "left"
+        table.add_column(heading, justify=justify, no_wrap=number > 0, overflow="fold")
     for row in rows:
         table.add_row(*(row[number].replace(" ±", "\n±") for number in shown))
     return table
