@@ -15,6 +15,9 @@ from thinwire.codec.sign import OneBit
 from thinwire.errors import ConfigError, NonFiniteError, ThinwireError
 from thinwire.recipe import Recipe, adam, momentum_sgd
 from thinwire.recipe_text import read_recipe
+from thinwire_lab.reproduce.execute import find_reproduction
+from thinwire_lab.reproduce.plan import trials
+from thinwire_lab.tasks.battery import OPTIMIZERS
 from thinwire_lab.tasks.registry import find_task
 from thinwire_lab.train.checkpoint import CheckpointStore
 from thinwire_lab.train.events import Epoch, Evaluation, Event, Outcome, read_event
@@ -240,6 +243,12 @@ SMOKE = {
     **dict.fromkeys(("resnet18", "alexnet"), "cifar-10-batches-bin"),
     **dict.fromkeys(("lstm-small", "lstm-medium", "lstm-large", "bert"), "ptb"),
 }
+BATTERY = {
+    "fashion": "fashion-mnist",
+    "cifar": "cifar-10-batches-bin",
+    "penn": "ptb",
+    "masked": "ptb",
+}
 
 
 @pytest.mark.parametrize(
@@ -249,3 +258,25 @@ def test_every_task_runs_on_its_real_data(name: str, tmp_path: Path) -> None:
     recipe = "clan(TopK(0.01))" if name == "bert" else "dgc"
     settings = RunSettings(name, str(tmp_path), "smoke", recipe, workers=2, steps=2)
     assert run(prepare(settings)).finished
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "network", [pytest.param(name, marks=needs(folder)) for name, folder in BATTERY.items()]
+)
+def test_every_network_takes_the_recipe_of_every_optimizer(
+    network: str, optimizer: str, tmp_path: Path
+) -> None:
+    plan = trials(
+        find_reproduction("optimizers", "small"), seeds=1, only=[f"{network}-{optimizer}"]
+    )
+    for trial in plan:
+        settings = RunSettings(
+            trial.experiment.task,
+            str(tmp_path / trial.folder),
+            "smoke",
+            trial.variant.recipe,
+            workers=2,
+            steps=2,
+        )
+        assert run(prepare(settings)).finished
