@@ -235,7 +235,7 @@ def _adam(b: Buffers) -> Iterator[Case]:
         b.momentum,
         b.exp_avg,
         b.exp_avg_sq,
-        limit=10.0,
+        floor=0.1,
         **_ADAM,
     )
     yield Case("AdamW by momentum", by_momentum, tuned=fused)
