@@ -34,7 +34,7 @@ def test_it_trains_both_ways_and_reports(tmp_path: Path, monkeypatch: pytest.Mon
     outcome = demo(tmp_path, "--json", str(tmp_path / "demo.json"))
     assert outcome.exit_code == 0, outcome.output
     assert "a server and 2 workers, each a process, 3 steps, seed 0" in outcome.output
-    assert "doublesqueeze 1 bit: 32 times fewer bytes" in outcome.output
+    assert "adam: 2 times fewer bytes" in outcome.output
     assert "100 Mbit/s" in outcome.output
     assert (tmp_path / "report.html").read_text().count("<svg") == 2
     found = json.loads((tmp_path / "demo.json").read_text())
@@ -84,10 +84,10 @@ def test_a_killed_worker_is_named_in_one_sentence(
 def test_a_worker_that_is_killed_later_costs_no_finished_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Supervisor, "start", _killing(Supervisor.start, "doublesqueeze(OneBit())"))
+    monkeypatch.setattr(Supervisor, "start", _killing(Supervisor.start, "adam()"))
     outcome = demo(tmp_path, "--json", str(tmp_path / "demo.json"))
     assert outcome.exit_code == 1
-    assert outcome.stderr == "Error: doublesqueeze 1 bit: worker 1 was killed by SIGKILL.\n"
+    assert outcome.stderr == "Error: adam: worker 1 was killed by SIGKILL.\n"
     assert "After 3 steps:" in outcome.stdout
     assert "Ctrl-C" not in outcome.stdout
     assert (tmp_path / "report.html").read_text().count("<svg") == 2

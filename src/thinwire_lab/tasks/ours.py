@@ -14,7 +14,7 @@ from thinwire_lab.models.convolutional import CNNSettings
 from thinwire_lab.models.gpt import GPTSettings, next_token_loss
 from thinwire_lab.seeding import generator_from, seeded
 from thinwire_lab.tasks.base import Memory, Score, Task, Training, in_parts, perplexity
-from thinwire_lab.tasks.optimizers import Constant, Line, SGDSettings
+from thinwire_lab.tasks.optimizers import AdamWSettings, Constant, Line, SGDSettings
 from thinwire_lab.tasks.pictures import FashionFeed
 
 SCORED_ROWS = 256
@@ -99,7 +99,7 @@ def _gpt() -> tuple[Task, ...]:
 
 def _demo() -> Task:
     feed = CharacterFeed(rows=8, context=64, epoch_steps=25, held_out_rows=256)
-    training = Training(10, 0.3, _SGD, Constant(), rise_epochs=0.8)
+    training = Training(10, 3e-3, AdamWSettings(), Constant(), rise_epochs=0.8)
     return Task(
         "demo", "small", "of thinwire demo: 250 steps", GPTSettings(VOCABULARY), feed, training
     )

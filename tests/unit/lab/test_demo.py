@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import thinwire as tw
 from thinwire.recipe_text import read_recipe
@@ -13,7 +14,7 @@ from thinwire_lab.cli.show.demo import print_results
 from thinwire_lab.demo import calculated, compared, make_page, measured, verdicts
 from thinwire_lab.train.events import Outcome, Progress
 
-DENSE, ONE_BIT, DGC = lab.ways()
+DENSE, ADAM, ONE_BIT = lab.ways()
 
 
 def result(way: lab.Way = DENSE, *, nbytes: float = 1e6, loss: float = 2.0) -> lab.Result:
@@ -37,12 +38,12 @@ def test_a_step_on_a_link_is_its_time_and_all_bytes_through_the_server() -> None
 
 
 def test_rows_and_verdicts_compare_with_dense() -> None:
-    dense, small = result(), result(DGC, nbytes=1e4, loss=2.5)
-    assert measured(dense, dense)[6] == "1"
-    assert measured(small, dense)[6] == "1/100"
+    dense, small = result(), result(ONE_BIT, nbytes=1e4, loss=2.5)
+    assert measured(dense, dense)[5] == "1"
+    assert measured(small, dense)[5] == "1/100"
     assert verdicts([dense, small]) == (
-        "dgc 1 %: 100 times fewer bytes, held-out loss 25.0 % worse than dense after 3 steps "
-        "(2.500 against 2.000 nats per character).",
+        "gradient in 1 bit: 100 times fewer bytes, held-out loss 25.0 % worse than dense after 3 "
+        "steps (2.500 against 2.000 nats per character).",
     )
 
 
@@ -68,7 +69,7 @@ def test_a_loss_is_better_equal_or_worse_by_its_share_of_dense(
 
 
 def test_terminal_and_report_use_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
-    results = [result(), result(ONE_BIT, nbytes=3e4, loss=2.074), result(DGC, loss=1.9)]
+    results = [result(), result(ADAM, nbytes=3e4, loss=2.074), result(ONE_BIT, loss=1.9)]
     print_results(results, interrupted=False)
     terminal = " ".join(capsys.readouterr().out.split())
     html = make_page(results, "intro", "machine").html()
@@ -90,5 +91,6 @@ def test_all_ways_have_the_same_batches_and_first_weights(tmp_path: Path) -> Non
     assert {(plan.settings.seed, plan.steps, plan.task.feed) for plan in plans} == {
         (3, 5, plans[0].task.feed)
     }
-    dgc = tw.dgc(0.01, momentum=0.9, clip_norm=None, warmup_steps=0)
-    assert read_recipe(plans[2].recipe_text) == dgc
+    _, optimizer = plans[1].build()
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert read_recipe(plans[1].recipe_text) == tw.recipe_for(optimizer)
