@@ -49,6 +49,8 @@ POWERSGD = {
     LinkCase("powersgd4", "PowerSGD rank 4", 3): 4,
 }
 _ONE_BIT, _DGC, _TOPK = "doublesqueeze(OneBit())", "dgc(0.001)", "doublesqueeze(TopK(0.001))"
+_ADAM = "adam(first=1)"
+"""Steps that carry momentum are what is measured: few of the first ones are full."""
 OURS = (
     LinkCase("dense", "dense, sharded", 2.5, "dense", "sharded"),
     LinkCase("onebit", "1-bit, sharded", 5, _ONE_BIT, "sharded"),
@@ -57,11 +59,14 @@ OURS = (
     LinkCase("dgc-allgather", "DGC 0.1 %, allgather", 6, _DGC, "allgather"),
     LinkCase("topk", "top-k 0.1 %, sharded", 5, _TOPK, "sharded"),
     LinkCase("topk-allgather", "top-k 0.1 %, allgather", 4, _TOPK, "allgather"),
+    LinkCase("adam", "Adam in 1 bit, sharded", 8, _ADAM, "sharded"),
+    LinkCase("adam-allgather", "Adam in 1 bit, allgather", 8, _ADAM, "allgather"),
 )
 OURS_WITHOUT_DDP = (
     LinkCase("onebit-module", "1-bit, no DDP", 4, _ONE_BIT, "allgather", ddp=False),
     LinkCase("dgc-module", "DGC 0.1 %, no DDP", 6, _DGC, "allgather", ddp=False),
     LinkCase("topk-module", "top-k 0.1 %, no DDP", 4, _TOPK, "allgather", ddp=False),
+    LinkCase("adam-module", "Adam in 1 bit, no DDP", 8, _ADAM, "allgather", ddp=False),
 )
 OURS_ON_SERVERS = (
     LinkCase("onebit-servers", "1-bit, servers", 6, _ONE_BIT, SERVERS),

@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
@@ -16,8 +17,11 @@ from torch.optim.optimizer import Optimizer
 from thinwire.hooks.ddp import compress_ddp
 from thinwire.hooks.handle import Compression
 from thinwire.hooks.module import compress_module
+from thinwire.optim import SGD, AdamW
 from thinwire.recipe_text import read_recipe
 from thinwire_lab.bench.links.cases import FP16, NONE, POWERSGD, SERVERS, SILENT, LinkCase
+
+LEARNING_RATE = 1e-6
 
 POWERSGD_START = 2
 """The first step that it compresses; with error feedback it cannot be less."""
@@ -31,6 +35,18 @@ class Wrapped:
 
     model: nn.Module
     compression: Compression | None = None
+
+
+def optimizer_for(case: LinkCase, net: nn.Module) -> Optimizer:
+    """One that moves nothing much. AdamW has its momentum already, for cases that send it."""
+    if not case.recipe or not read_recipe(case.recipe).shares_momentum:
+        return SGD(net.parameters(), lr=LEARNING_RATE)
+    optimizer = AdamW(net.parameters(), lr=LEARNING_RATE)
+    for parameter in net.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    return optimizer
 
 
 def wrap(

@@ -10,16 +10,13 @@ from pathlib import Path
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
-from thinwire.optim.sgd import SGD
 from thinwire.watch.trace import Trace, trace
 from thinwire_lab.bench.hosts import INTERFACE
 from thinwire_lab.bench.links.cases import CASES
-from thinwire_lab.bench.links.ddp import Wrapped, wait_for_all, wrap
+from thinwire_lab.bench.links.ddp import Wrapped, optimizer_for, wait_for_all, wrap
 from thinwire_lab.bench.links.models import LINEAR, Computed, Shaped, Workload, shapes_of
 from thinwire_lab.bench.server.allreduce import make_groups
 from thinwire_lab.bench.workers.messages import Join, Prepare, Record, Reply, Request, Run
-
-LEARNING_RATE = 1e-6
 
 _NETWORK = Path("/proc/net/dev")
 
@@ -83,9 +80,10 @@ class TrainerRole:
         if self._workload is None:
             self._workload = _workload(request)
         net = self._workload.network()
-        optimizer = SGD(net.parameters(), lr=LEARNING_RATE)
+        case = CASES[request.case]
+        optimizer = optimizer_for(case, net)
         wrapped = wrap(
-            CASES[request.case],
+            case,
             net,
             optimizer,
             bucket_mb=request.bucket_mb,
