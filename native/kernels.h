@@ -333,7 +333,7 @@ struct AdamStep {
 // g = gradient + l2 * param
 // exp_avg = exp_avg + (g - exp_avg) * weight1
 // exp_avg_sq = exp_avg_sq * beta2 + (g * g) * weight2
-// param = param * decay - step_size * (exp_avg / (sqrt(exp_avg_sq) / correction2_sqrt + eps))
+// param = param * decay - step_size * (exp_avg / (sqrt(exp_avg_sq) * (1 / correction2_sqrt) + eps))
 void adam_step(const AdamStep& step, size_t n);
 
 struct AdamMomentumStep {
@@ -349,7 +349,7 @@ constexpr size_t kAdamBlock = 1024;
 // The same with a momentum that is already made, and squares that stay as they are; l2 includes the weight of what is new.
 // exp_avg = momentum + l2 * param
 // square = max(exp_avg_sq, floor * mean of exp_avg_sq in its block)
-// ratio = exp_avg / (sqrt(square) / correction2_sqrt + eps); 0 where exp_avg_sq is 0
+// ratio = exp_avg / (sqrt(square) * (1 / correction2_sqrt) + eps); 0 where exp_avg_sq is 0
 // param = param * decay - step_size * ratio
 void adam_momentum_step(const AdamMomentumStep& step, size_t n);
 

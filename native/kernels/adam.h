@@ -12,10 +12,10 @@ inline typename V::F add_l2(typename V::F x, typename V::F param, const AdamFact
   return V::add(x, V::mul(param, V::set(factors.l2)));
 }
 
-// exp_avg / (sqrt(exp_avg_sq) / correction2_sqrt + eps).
+// exp_avg / (sqrt(exp_avg_sq) * (1 / correction2_sqrt) + eps). A second division would be what limits the loop.
 template <class V>
 inline typename V::F adam_ratio(typename V::F exp_avg, typename V::F exp_avg_sq, const AdamFactors& factors) {
-  const typename V::F root = V::div(V::sqrt(exp_avg_sq), V::set(factors.correction2_sqrt));
+  const typename V::F root = V::mul(V::sqrt(exp_avg_sq), V::set(1.0f / factors.correction2_sqrt));
   return V::div(exp_avg, V::add(root, V::set(factors.eps)));
 }
 

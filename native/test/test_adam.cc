@@ -21,7 +21,7 @@ constexpr AdamMeans kMeans{0.1f, 0.999f, 0.001f};
 AdamFactors factors(float l2) { return {0.999f, 1e-8f, 0.003f, 0.2f, l2}; }
 
 float slow_ratio(float mean, float square, const AdamFactors& with) {
-  const float denominator = std::sqrt(square) / with.correction2_sqrt + with.eps;
+  const float denominator = std::sqrt(square) * (1.0f / with.correction2_sqrt) + with.eps;
   return mean / denominator;
 }
 

@@ -66,7 +66,7 @@ class Adam:
     def _ratio(self, eps: float, correction2_sqrt: float, squares: Tensor | None = None) -> Tensor:
         squares = self.exp_avg_sq if squares is None else squares
         # In double: torch's own root of a float is often off by a bit where it comes from MKL.
-        root = squares.double().sqrt().float() / correction2_sqrt
+        root = squares.double().sqrt().float() * (1.0 / torch.tensor(correction2_sqrt))
         denominator = root + eps
         return self.exp_avg / denominator
 
