@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from examples.torchrun.train import RECIPES
 from torch import nn
 
+import thinwire as tw
 from tests.distributed.hosts import INTERFACE, MTU_NBYTES
 from tests.distributed.training import Trainer, backward
 
@@ -36,6 +36,13 @@ class Counted:
     def since(self, before: Counted) -> dict[str, int]:
         pairs = {name: (getattr(self, name), getattr(before, name)) for name in self.__slots__}
         return {name: now - then for name, (now, then) in pairs.items()}
+
+
+RECIPES = {
+    "dgc": tw.dgc(ratio=0.01, momentum=0.9),
+    "onebit": tw.doublesqueeze(tw.OneBit()),
+    "dense": tw.dense(),
+}
 
 
 def count(trainer: Trainer) -> Counted:

@@ -38,8 +38,8 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 def expected_weights(steps: int) -> dict[str, Tensor]:
     net = train.network(WIDTH)
-    optimizer = train.optimizer_for(net, "dgc")
-    cluster = tw.VirtualCluster(net, optimizer, train.RECIPES["dgc"], workers=RANKS)
+    optimizer = train.optimizer_for(net)
+    cluster = tw.VirtualCluster(net, optimizer, train.RECIPES["chosen"], workers=RANKS)
     for step in range(steps):
         cluster.step(partial(train.loss_of, net, step))
     return net.state_dict()
