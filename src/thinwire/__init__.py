@@ -83,14 +83,12 @@ if TYPE_CHECKING:
         Clip as Clip,
     )
     from thinwire.feedback.momentum import (
+        AdamMomentum as AdamMomentum,
         Momentum as Momentum,
+        SGDMomentum as SGDMomentum,
     )
     from thinwire.feedback.residual import (
         Residual as Residual,
-    )
-    from thinwire.feedback.shared_momentum import (
-        AdamMomentum as AdamMomentum,
-        SGDMomentum as SGDMomentum,
     )
     from thinwire.gradient.pieces import (
         Key as Key,
@@ -178,9 +176,8 @@ _NAMES = {
     ),
     "thinwire.feedback.base": ("NoFeedback", "chain"),
     "thinwire.feedback.clip": ("Clip",),
-    "thinwire.feedback.momentum": ("Momentum",),
+    "thinwire.feedback.momentum": ("AdamMomentum", "Momentum", "SGDMomentum"),
     "thinwire.feedback.residual": ("Residual",),
-    "thinwire.feedback.shared_momentum": ("AdamMomentum", "SGDMomentum"),
     "thinwire.gradient.pieces": ("Key", "Piece"),
     "thinwire.hooks.ddp": ("compress_ddp",),
     "thinwire.hooks.handle": ("Compression",),

@@ -15,9 +15,8 @@ from thinwire.codec.topk import TopK
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import Feedback, NoFeedback, chain, check_feedback, stages_of
 from thinwire.feedback.clip import Clip
-from thinwire.feedback.momentum import Momentum
+from thinwire.feedback.momentum import AdamMomentum, Momentum, SGDMomentum, shared_momentum
 from thinwire.feedback.residual import Residual
-from thinwire.feedback.shared_momentum import AdamMomentum, SGDMomentum, shared_momentum
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from thinwire.codec import policy, registry, schedule
 from thinwire.codec.topk import TopK
 from thinwire.errors import ConfigError
 from thinwire.feedback.clip import Clip
-from thinwire.feedback.momentum import Momentum
-from thinwire.feedback.shared_momentum import AdamMomentum
+from thinwire.feedback.momentum import AdamMomentum, Momentum
 from thinwire.recipe import Recipe
 from thinwire.recipe_text import read_stored_recipe, written
 

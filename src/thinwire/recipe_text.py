@@ -20,9 +20,8 @@ from thinwire.codec import policy, registry, schedule
 from thinwire.errors import ConfigError, ThinwireError
 from thinwire.feedback.base import Chain, NoFeedback, chain
 from thinwire.feedback.clip import Clip
-from thinwire.feedback.momentum import Momentum
+from thinwire.feedback.momentum import AdamMomentum, Momentum, SGDMomentum
 from thinwire.feedback.residual import Residual
-from thinwire.feedback.shared_momentum import AdamMomentum, SGDMomentum
 from thinwire.recipe import Recipe
 
 EXAMPLES = (

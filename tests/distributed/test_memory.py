@@ -16,7 +16,7 @@ import thinwire as tw
 from tests.distributed import launch
 from tests.distributed.training import backward
 from tests.slow import first
-from thinwire.feedback.shared_momentum import shared_momentum
+from thinwire.feedback.momentum import shared_momentum
 from thinwire.optim.takeover import momentum_of
 from thinwire.recipe import Recipe
 

@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 import thinwire as tw
 from tests.cases import CODECS
 from thinwire.codec.base import Codec
-from thinwire.feedback.shared_momentum import AdamMomentum
+from thinwire.feedback.momentum import AdamMomentum
 from thinwire.gradient.pieces import Key
 from thinwire.optim import adam
 from thinwire.recipe import Recipe

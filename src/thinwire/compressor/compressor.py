@@ -27,7 +27,7 @@ from thinwire.compressor.state import States
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import Feedback, NoFeedback, State, is_usable, stages_of
 from thinwire.feedback.clip import Clip
-from thinwire.feedback.shared_momentum import AdamMomentum, shared_momentum
+from thinwire.feedback.momentum import AdamMomentum, shared_momentum
 from thinwire.gradient.pieces import Key, Piece, flatten
 from thinwire.gradient.steps import Carried, StepInfo
 from thinwire.wire.body import EncodedBytes

@@ -20,9 +20,8 @@ from thinwire.codec.topk import TopK
 from thinwire.compressor.state import Change
 from thinwire.feedback.base import LARGEST, Feedback, NoFeedback, stages_of
 from thinwire.feedback.clip import Clip
-from thinwire.feedback.momentum import Momentum
+from thinwire.feedback.momentum import Momentum, SharedMomentum
 from thinwire.feedback.residual import Residual
-from thinwire.feedback.shared_momentum import SharedMomentum
 from thinwire.gradient.steps import StepInfo
 
 Stepped = tuple[int | None, float]

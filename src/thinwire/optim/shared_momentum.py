@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from thinwire.errors import ConfigError
-from thinwire.feedback.shared_momentum import (
+from thinwire.feedback.momentum import (
     AdamMomentum,
     SGDMomentum,
     SharedMomentum,
