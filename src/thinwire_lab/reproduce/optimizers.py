@@ -12,7 +12,7 @@ from thinwire.checks import check_choice
 from thinwire.choice import recipe_for
 from thinwire.recipe_names import typed_recipe
 from thinwire_lab.reproduce.plan import Experiment, Reproduction, Variant
-from thinwire_lab.tasks.battery import OPTIMIZERS, RATES
+from thinwire_lab.tasks.ours import OPTIMIZERS, RATES
 
 _OPTIMIZERS = {
     "sgd": "SGD",
@@ -42,7 +42,7 @@ _SMOKE = "A tiny GPT on the source of Python's standard library: only to see tha
 _NOTES = (
     "Every rate is one of three that were tried in short dense runs with another seed, or the "
     "usual one; no compressed run was looked at. Rates and networks are in "
-    "src/thinwire_lab/tasks/battery.py.",
+    "src/thinwire_lab/tasks/ours.py.",
     "chosen is the recipe that compress_ddp and the others take if none is given. wrong sends "
     "gradients late, and the optimizer multiplies or divides by what comes of it; for SGD, which "
     "does neither, it is top-k without warm-up.",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.lab.runs import gpt, lstm, run, state, without_seconds
 from thinwire.errors import ConfigError
-from thinwire_lab.tasks.battery import OPTIMIZERS
+from thinwire_lab.tasks.ours import OPTIMIZERS
 from thinwire_lab.tasks.registry import all_tasks, find_task
 from thinwire_lab.train.events import Epoch, Evaluation, Event, Outcome
 from thinwire_lab.train.plan import Plan

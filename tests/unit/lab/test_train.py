@@ -17,7 +17,7 @@ from thinwire.recipe import Recipe, adam, momentum_sgd
 from thinwire.recipe_text import read_recipe
 from thinwire_lab.reproduce.execute import find_reproduction
 from thinwire_lab.reproduce.plan import trials
-from thinwire_lab.tasks.battery import OPTIMIZERS
+from thinwire_lab.tasks.ours import OPTIMIZERS
 from thinwire_lab.tasks.registry import find_task
 from thinwire_lab.train.checkpoint import CheckpointStore
 from thinwire_lab.train.events import Epoch, Evaluation, Event, Outcome, read_event
