@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import thinwire as tw
 from thinwire.recipe import Recipe
 from thinwire_lab.data.text import draw, read_corpus
-from thinwire_lab.models import gpt
+from thinwire_lab.models.language import GPTSettings, build_gpt, next_token_loss
 
 WORKERS = 4
 SLOW = (1.0, 1.0, 1.0, 0.1)
@@ -63,12 +63,12 @@ def quadratic() -> Problem:
 
 def text() -> Problem:
     """Characters of Python's standard library, and a GPT with 7,472 weights."""
-    settings = gpt.GPTSettings(context=16, layers=1, heads=2, width=16)
+    settings = GPTSettings(context=16, layers=1, heads=2, width=16)
     corpus = read_corpus(max_nbytes=1 << 20).training
 
     def start() -> tuple[nn.Module, Callable[[torch.Generator], Tensor]]:
-        net = gpt.build(settings, seed=0)
-        return net, lambda generator: gpt.next_token_loss(net, draw(corpus, 8, 16, generator))
+        net = build_gpt(settings, seed=0)
+        return net, lambda generator: next_token_loss(net, draw(corpus, 8, 16, generator))
 
     return Problem("text", 200, start)
 

@@ -18,8 +18,8 @@ from tests.distributed import launch
 from thinwire_lab.data.fashion import read_fashion
 from thinwire_lab.data.files import Pictures
 from thinwire_lab.data.text import draw, read_corpus
-from thinwire_lab.models import gpt
 from thinwire_lab.models.convolutional import build_cnn
+from thinwire_lab.models.language import GPTSettings, build_gpt, next_token_loss
 
 RUN_SECONDS = 3000.0
 
@@ -79,16 +79,16 @@ def fashion_task() -> Task:
 
 @cache
 def text_task() -> Task:
-    corpus, settings = read_corpus(), gpt.GPTSettings(context=16, layers=1, heads=2, width=16)
+    corpus, settings = read_corpus(), GPTSettings(context=16, layers=1, heads=2, width=16)
     held_out = draw(corpus.held_out, 1024, settings.context, torch.Generator().manual_seed(0))
 
     def logits_of(net: nn.Module) -> tuple[Tensor, Tensor]:
         return net(held_out[:, :-1]).flatten(0, 1), held_out[:, 1:].flatten()
 
     return Task(
-        lambda seed: gpt.build(settings, seed=seed),
+        lambda seed: build_gpt(settings, seed=seed),
         lambda generator: draw(corpus.training, 8, settings.context, generator),
-        gpt.next_token_loss,
+        next_token_loss,
         logits_of,
     )
 

@@ -17,7 +17,7 @@ from thinwire.checks import check_whole
 from thinwire.errors import ConfigError
 from thinwire_lab.data import penn
 from thinwire_lab.data.penn import Words
-from thinwire_lab.models.lstm import State
+from thinwire_lab.models.language import State
 from thinwire_lab.seeding import seeded
 from thinwire_lab.tasks.base import Memory, Score, perplexity
 

@@ -16,10 +16,8 @@ from torch import Tensor, nn
 
 from thinwire.checks import check_whole
 from thinwire_lab.data.text import VOCABULARY, Corpus, draw, read_corpus
-from thinwire_lab.models.bert import BERTSettings
 from thinwire_lab.models.convolutional import CNNSettings, ResNetSettings
-from thinwire_lab.models.gpt import GPTSettings, next_token_loss
-from thinwire_lab.models.lstm import LSTMSettings
+from thinwire_lab.models.language import BERTSettings, GPTSettings, LSTMSettings, next_token_loss
 from thinwire_lab.seeding import generator_from, seeded
 from thinwire_lab.tasks.base import (
     Architecture,

@@ -14,8 +14,7 @@ Here are a million.
 
 from __future__ import annotations
 
-from thinwire_lab.models.bert import BERTSettings
-from thinwire_lab.models.lstm import LSTMSettings
+from thinwire_lab.models.language import BERTSettings, LSTMSettings
 from thinwire_lab.tasks.base import Task, Training
 from thinwire_lab.tasks.language import StreamFeed
 from thinwire_lab.tasks.masked import MaskedFeed

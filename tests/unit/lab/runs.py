@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from thinwire_lab.data.penn import Words
-from thinwire_lab.models.lstm import LSTMSettings
+from thinwire_lab.models.language import LSTMSettings
 from thinwire_lab.tasks.language import StreamWork
 from thinwire_lab.tasks.registry import find_task
 from thinwire_lab.train.checkpoint import CheckpointStore

@@ -9,7 +9,7 @@ import torch
 
 import thinwire as tw
 from thinwire_lab.data.text import VOCABULARY, draw, read_corpus
-from thinwire_lab.models.gpt import GPTSettings
+from thinwire_lab.models.language import GPTSettings
 
 
 def test_gpt_sees_no_later_token() -> None:

@@ -7,14 +7,13 @@ import torch
 from torch import nn
 
 from thinwire.errors import ConfigError
-from thinwire_lab.models.bert import BERTSettings
 from thinwire_lab.models.convolutional import (
     AlexNet,
     AlexNetSettings,
     ResNet18Settings,
     ResNetSettings,
 )
-from thinwire_lab.models.lstm import LSTMSettings
+from thinwire_lab.models.language import BERTSettings, LSTMSettings
 from thinwire_lab.seeding import seeded
 
 SMALL_BERT = BERTSettings(words=50, context=12, layers=2, heads=2, width=16)

@@ -13,10 +13,8 @@ from tests.unit.lab.runs import TEXT, words
 from thinwire.errors import ConfigError, ThinwireError
 from thinwire_lab.data import cifar
 from thinwire_lab.data.files import Pictures, PictureSet
-from thinwire_lab.models.bert import BERTSettings
 from thinwire_lab.models.convolutional import ResNetSettings
-from thinwire_lab.models.gpt import GPTSettings
-from thinwire_lab.models.lstm import LSTMSettings
+from thinwire_lab.models.language import BERTSettings, GPTSettings, LSTMSettings
 from thinwire_lab.seeding import generator_from, seed_from, seeded
 from thinwire_lab.tasks.base import SCALES, Architecture, Memory, Training, Work
 from thinwire_lab.tasks.language import StreamWork, columns
