@@ -6,9 +6,9 @@ import difflib
 
 from thinwire.errors import ConfigError
 from thinwire_lab.tasks.base import Task
-from thinwire_lab.tasks.cifar import cifar_tasks
 from thinwire_lab.tasks.ours import battery_tasks, our_tasks
 from thinwire_lab.tasks.penn import penn_tasks
+from thinwire_lab.tasks.pictures import cifar_tasks
 
 
 def all_tasks() -> tuple[Task, ...]:
