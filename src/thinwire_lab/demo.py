@@ -13,8 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from thinwire.errors import WorkerLost
-from thinwire_lab.report.chart import Chart, Line
-from thinwire_lab.report.page import Heading, Page, Paragraph, Table
+from thinwire_lab.report.page import Chart, Heading, Line, Page, Paragraph, Table
 from thinwire_lab.train.events import Event, Outcome, Progress, last
 from thinwire_lab.train.interrupts import Interrupts
 from thinwire_lab.train.plan import Plan, prepare

@@ -9,8 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from thinwire.errors import ThinwireError
-from thinwire_lab.report.chart import Chart, Line
-from thinwire_lab.report.page import Block, Heading, Page, Paragraph, Table
+from thinwire_lab.report.page import Block, Chart, Heading, Line, Page, Paragraph, Table
 from thinwire_lab.reproduce.plan import Experiment, Reproduction, Trial
 from thinwire_lab.reproduce.result import Curve, TrialResult
 from thinwire_lab.reproduce.sizes import Measured, size_blocks

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire_lab.report.chart import COLOURS, Chart, Line, linear_axis, log_axis
-from thinwire_lab.report.page import Heading, Page, Paragraph, Table
+from thinwire_lab.report.page import (
+    COLOURS,
+    Chart,
+    Heading,
+    Line,
+    Page,
+    Paragraph,
+    Table,
+    linear_axis,
+    log_axis,
+)
 
 
 def test_linear_ticks_are_round_and_within_the_data() -> None:
