@@ -40,8 +40,8 @@ _NETWORKS = {
 }
 _SMOKE = "A tiny GPT on the source of Python's standard library: only to see that all of it runs."
 _NOTES = (
-    "Every rate is one of three that were tried in short dense runs with another seed, or the "
-    "usual one; no compressed run was looked at. Rates and networks are in "
+    "Every rate is the usual one, or the best of two or three in short dense runs with another "
+    "seed; no compressed run was looked at. Rates, and those that were tried, are in "
     "src/thinwire_lab/tasks/ours.py.",
     "chosen is the recipe that compress_ddp and the others take if none is given. wrong sends "
     "gradients late, and the optimizer multiplies or divides by what comes of it; for SGD, which "
