@@ -128,7 +128,7 @@ def adam(
     codec: Codec | None = None,
     *,
     clip_norm: float | None = None,
-    first: int = 64,
+    first: int = 96,
     most_gap: int = 128,
 ) -> Recipe:
     """Compressed Adam, for ``torch.optim.AdamW``, ``torch.optim.Adam`` and ``tw.optim.AdamW``.

@@ -133,7 +133,7 @@ CALCULATED = ("step, if the link had", *LINKS)
 LEGEND = (
     f"loss: of worker 0, mean of the last {LAST} steps, in nats per character. held-out: on text "
     "that was not trained on; this loss, not its perplexity, decides which is better. pushed, "
-    "pulled: bytes of one worker in a step, as whole frames, on average: adam sends its first 64 "
+    "pulled: bytes of one worker in a step, as whole frames, on average: adam sends its first 96 "
     "steps in 16 bits, so longer runs send fewer. step: over loopback, median."
 )
 ASSUMED = (

@@ -81,14 +81,13 @@ class Client:
         self._server_addresses = ServerAddresses(servers, connect, deadline_seconds)
         self._recipe, self._rank, self._workers = recipe, rank, workers
         self._deadline, self._report_seconds = deadline_seconds, report_seconds
-        self._overlap, self._early_forward = overlap, early_forward
-        self._seed, self._force = seed, force
+        self._overlap, self._early_forward, self._force = overlap, early_forward, force
+        self._seed = seed
         self._tally, self._gradients = Tally(), ReadyGradients()
         self._servers: Servers | None = None
-        self._closed = False
         self._loaded: dict[str, Any] = {}
-        self.steps = 0
-        """How many times gradients were pushed, since the beginning of this worker's training."""
+        self._closed, self.steps = False, 0
+        """How many times this worker has pushed gradients, since its training began."""
 
     def attach(
         self,

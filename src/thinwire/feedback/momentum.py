@@ -106,7 +106,7 @@ class AdamMomentum(SharedMomentum):
     their Adam is an ordinary one.
     """
 
-    first: int = 64
+    first: int = 96
     most_gap: int = 128
     full: str = "bfloat16"
 
