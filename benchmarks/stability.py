@@ -100,6 +100,7 @@ def variants() -> list[Variant]:
             Variant(f"{name}, both ways", "none", both),
             Variant(f"{name}, both ways", "after", both, 0.9),
             Variant(f"{name}, both ways", "before", early),
+            Variant(f"{name}, both ways", "sent", tw.momentum_sgd(codec), 0.9),
             Variant(f"{name}, both ways, asynchronous", "none", both, asynchronous=True),
         ]
     pushed = tw.TopK(0.01)
@@ -128,6 +129,7 @@ def last_loss(problem: Problem, variant: Variant, rate: float) -> tuple[float, f
         optimizer,
         variant.recipe,
         workers=WORKERS,
+        force=True,
         quorum=1 if variant.asynchronous else None,
         speeds=SLOW if variant.asynchronous else None,
     )
