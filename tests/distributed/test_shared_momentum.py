@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import Optimizer
 
 import thinwire as tw
+from tests.distributed.handles import all_finite, states
 from tests.distributed.launch import run
 from tests.distributed.training import (
     Trainer,
@@ -25,6 +29,7 @@ from tests.distributed.training import (
     virtual,
     weights,
 )
+from thinwire.optim.shared_momentum import share_momentum
 from thinwire.recipe import Recipe
 
 STEPS = 12
@@ -139,6 +144,62 @@ def test_each_worker_clips_before_momentum_is_added(name: str) -> None:
     }[name]
     found = run(partial(train, optimizer=optimizer), recipe, STEPS, ranks=2)
     assert found == [virtual(recipe, 2, STEPS, optimizer=optimizer)] * 2
+
+
+def train_scaled(recipe: Recipe, optimizer: Make, scale: float | None) -> list[bytes]:
+    """Powers of two scale without a rounding, so the weights are those without a scaler."""
+    if scale is None:
+        return Trainer(recipe, optimizer=optimizer).train(range(STEPS))
+    scaler = GradScaler("cpu", init_scale=scale, growth_interval=1000)
+    trainer = Trainer(recipe, optimizer=optimizer, scaler=scaler)
+    for step in range(STEPS):
+        backward(scaler.scale(loss_of(trainer.model, step, dist.get_rank())))
+        scaler.step(trainer.optimizer)
+        scaler.update()
+        trainer.optimizer.zero_grad()
+    return weights(trainer.net)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_scaler_changes_nothing(name: str) -> None:
+    recipe, optimizer = CASES[name]
+    found = run(train_scaled, recipe, optimizer, 64.0, ranks=2)
+    assert found == run(train_scaled, recipe, optimizer, None, ranks=2)
+
+
+def overflow_once(recipe: Recipe, optimizer: Make) -> tuple[bool, bool]:
+    """A step that is skipped leaves no trace, in the optimizer's momentum neither."""
+    scaler = GradScaler("cpu", init_scale=1.0, growth_interval=1000)
+    trainer = Trainer(recipe, optimizer=optimizer, scaler=scaler)
+    trainer.train(range(5))
+    before = states(trainer), weights(trainer.net), str(trainer.optimizer.state_dict())
+    first = next(trainer.net.parameters())
+    lost = math.inf if dist.get_rank() == 1 else 0.0
+    backward(scaler.scale(loss_of(trainer.model, 5, 0) + first[0, 0] * lost))
+    scaler.step(trainer.optimizer)
+    scaler.update()
+    trainer.optimizer.zero_grad()
+    after = states(trainer), weights(trainer.net), str(trainer.optimizer.state_dict())
+    trainer.train(range(6, 10))
+    return before == after, all_finite(trainer)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_that_overflows_leaves_no_trace(name: str) -> None:
+    recipe, optimizer = CASES[name]
+    assert run(overflow_once, recipe, optimizer, ranks=2) == [(True, True)] * 2
+
+
+def test_a_fused_optimizer_with_a_scaler_is_refused_when_it_steps() -> None:
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    source = share_momentum(tw.adam(first=1), optimizer, dict(net.named_parameters()))
+    assert source is not None
+    source.expect(1)
+    net(torch.ones(1, 4)).sum().backward()
+    optimizer.grad_scale = torch.ones(())  # type: ignore[attr-defined]  # as GradScaler does
+    with pytest.raises(tw.ConfigError, match="use fused=False"):
+        optimizer.step()
 
 
 def train_unlike(optimizer: Make) -> tuple[str, list[bytes]]:

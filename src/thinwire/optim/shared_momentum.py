@@ -50,7 +50,7 @@ class MomentumSource(ABC):
         self._parameters = parameters
         self._keys = {name: Key(name, tuple(p.shape)) for name, p in parameters.items()}
         self._groups: dict[int, dict[str, Any]] = {}
-        self._grouped = 0, 0
+        self._grouped: tuple[list[dict[str, Any]], int] = [], 0
         self._flat: dict[str, Tensor] = {}
         self._step: int | None = None
         self._seen: tuple[str, int, float] | None = None
@@ -100,9 +100,9 @@ class MomentumSource(ABC):
     def _group(self, parameter: Tensor) -> dict[str, Any] | None:
         """The group of a parameter: to load a checkpoint makes new ones."""
         groups = self._optimizer.param_groups
-        if self._grouped != (id(groups), len(groups)):
+        if self._grouped[0] is not groups or self._grouped[1] != len(groups):
             self._groups = {id(p): group for group in groups for p in group["params"]}
-            self._grouped = id(groups), len(groups)
+            self._grouped = groups, len(groups)
             self._flat.clear()
         return self._groups.get(id(parameter))
 
@@ -135,6 +135,11 @@ class MomentumSource(ABC):
     def _apply_all(self) -> None:
         if self._step is None:
             return
+        if getattr(self._optimizer, "grad_scale", None) is not None:
+            raise ConfigError(
+                "a fused optimizer leaves gradients scaled until its own step, which this recipe "
+                "does for it: use fused=False with a GradScaler"
+            )
         self._check_unchanged()
         for name, parameter in self._parameters.items():
             grad = parameter.grad
