@@ -26,7 +26,7 @@ RECIPES: dict[str, Callable[[], tw.Recipe] | None] = {
     "plain DDP": None,
     "dense": tw.dense,
     "1 bit": lambda: tw.doublesqueeze(tw.OneBit()),
-    "dgc 0.1 %": lambda: tw.dgc(0.001),
+    "dgc 0.1 %": lambda: tw.dgc(0.001, warmup_steps=0),
 }
 
 

@@ -99,7 +99,7 @@ def variants() -> list[Variant]:
         chosen += [
             Variant(f"{name}, both ways", "none", both),
             Variant(f"{name}, both ways", "after", both, 0.9),
-            Variant(f"{name}, both ways", "before", early),
+            Variant(f"{name}, both ways", "before", early, 0.9),
             Variant(f"{name}, both ways", "sent", tw.momentum_sgd(codec), 0.9),
             Variant(f"{name}, both ways, asynchronous", "none", both, asynchronous=True),
         ]
@@ -109,7 +109,9 @@ def variants() -> list[Variant]:
         *chosen,
         Variant("top-k 1 %, one way", "none", one_way),
         Variant("top-k 1 %, one way", "after", one_way, 0.9),
-        Variant("top-k 1 %, one way (DGC)", "before", tw.dgc(0.01, vectors=pushed)),
+        Variant(
+            "top-k 1 %, one way (DGC)", "before", tw.dgc(0.01, warmup_steps=0, vectors=pushed), 0.9
+        ),
     ]
 
 

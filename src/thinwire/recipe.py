@@ -73,13 +73,19 @@ def dgc(
     *,
     momentum: float = 0.9,
     nesterov: bool = False,
+    mask: bool = True,
     clip_norm: float | None = None,
-    warmup_steps: int = 0,
+    warmup_steps: int = 400,
     pull_ratio: float | None = None,
     values: str = "float32",
     vectors: Codec | None = None,
 ) -> Recipe:
     """Deep Gradient Compression: top-k with momentum correction, masking, clipping and warm-up.
+
+    In the first ``warmup_steps`` more is kept, as in the paper: 25 %, 6.3 %, 1.6 % and 0.4 % for a
+    quarter of them each, but never less than ``ratio``. At first gradients are large and change
+    fast, and what is delayed then is out of date when it arrives. Without ``mask`` the velocity of
+    elements that were just sent is kept.
 
     ``compress_ddp``, ``Client`` and ``VirtualCluster`` take momentum and weight decay over from a
     ``torch.optim.SGD``, whose momentum must be the same; with ``tw.optim.SGD`` there is nothing to
@@ -92,7 +98,7 @@ def dgc(
     pull: Chooser = Nonzero() if pull_ratio is None else TopK(pull_ratio, values=values)
     check_momentum(momentum, owner="dgc")
     clip = () if clip_norm is None else (Clip(clip_norm),)
-    correction = (Momentum(momentum, nesterov),) if momentum else ()
+    correction = (Momentum(momentum, nesterov, mask),) if momentum else ()
     return Recipe(
         push=vectors_as(vectors or Float32(), otherwise=push),
         push_feedback=chain(*clip, *correction, Residual()),

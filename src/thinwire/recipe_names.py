@@ -62,6 +62,7 @@ def _dgc_settings(recipe: Recipe, kept: TopK) -> dict[str, Any]:
         "ratio": kept.ratio,
         "momentum": momentum.momentum,
         "nesterov": momentum.nesterov,
+        "mask": momentum.mask,
         "clip_norm": next((clip.norm for clip in _of({Clip}, feedback)), None),
         "warmup_steps": next((warmup.steps for warmup in _of({schedule.Warmup}, push)), 0),
         "pull_ratio": next((topk.ratio for topk in _of({TopK}, pull)), None),

@@ -34,7 +34,7 @@ def test_dense_is_float32_both_ways_and_remembers_nothing() -> None:
 
 
 def test_dgc_is_the_papers() -> None:
-    recipe = tw.dgc(0.001, momentum=0.8, nesterov=True, clip_norm=2.0)
+    recipe = tw.dgc(0.001, momentum=0.8, nesterov=True, clip_norm=2.0, warmup_steps=0)
     assert pushed(recipe, MATRIX) == tw.TopK(0.001)
     assert pushed(recipe, VECTOR) == tw.Float32()
     assert recipe.push_feedback == tw.chain(
@@ -48,7 +48,7 @@ def test_dgc_without_clipping_has_none() -> None:
 
 
 def test_dgc_warms_up_and_is_dense_while_that_is_cheaper() -> None:
-    recipe = tw.dgc(0.001, warmup_steps=400)
+    recipe = tw.dgc(0.001)
     ratios = [pushed(recipe, MATRIX, step) for step in (0, 100, 200, 300, 400)]
     expected = [tw.TopK(r) for r in (0.25, 0.0625, 0.015625, 0.00390625, 0.001)]
     assert ratios == expected
@@ -56,7 +56,7 @@ def test_dgc_warms_up_and_is_dense_while_that_is_cheaper() -> None:
 
 
 def test_dgc_settings_reach_the_codec() -> None:
-    recipe = tw.dgc(0.01, values="int8", vectors=tw.OneBit(), pull_ratio=0.05)
+    recipe = tw.dgc(0.01, values="int8", vectors=tw.OneBit(), pull_ratio=0.05, warmup_steps=0)
     assert pushed(recipe, MATRIX) == tw.TopK(0.01, values="int8")
     assert pushed(recipe, VECTOR) == tw.OneBit()
     assert pulled(recipe, MATRIX) == tw.TopK(0.05, values="int8")

@@ -37,7 +37,7 @@ from thinwire_lab.cli.show.bench_server import print_server_report
     "--recipe",
     "recipes",
     multiple=True,
-    default=("dense", "doublesqueeze(OneBit())", "dgc(0.001)"),
+    default=("dense", "doublesqueeze(OneBit())", "dgc(0.001, warmup_steps=0)"),
     show_default=True,
     metavar="RECIPE",
     help="How gradients are compressed, as in Python. Repeat it for more.",

@@ -36,6 +36,10 @@ class Measured:
         return self.dense / self.pushed
 
 
+_STEADY = 1 << 30
+"""A step after every warm-up."""
+
+
 def measure(size: Size) -> Measured:
     """A few tensors at a time, so that a large network needs little memory."""
     recipe, generator = read_recipe(size.recipe), torch.Generator().manual_seed(0)
@@ -44,7 +48,7 @@ def measure(size: Size) -> Measured:
     for group in _groups(keys):
         gradients = {key.name: like_gradient(torch.empty(key.shape), generator) for key in group}
         exchange = VirtualExchange(recipe, group, workers=1)
-        pushed += exchange.average([gradients], step=0).pushed_nbytes
+        pushed += exchange.average([gradients], step=_STEADY).pushed_nbytes
     numel = sum(key.numel for key in keys)
     return Measured(size, numel * (2 if size.half else 4), pushed)
 

@@ -89,7 +89,7 @@ def _line(outcome: Result, start: str) -> str:
         (
             ["gpt-lans", "--scale", "smoke", "--recipe", "dgc"],
             "Error: gpt-lans is not trained with SGD, so no recipe can keep its momentum, as dgc "
-            "does: use another, such as clan(TopK(0.01)), or a task with SGD: fashion, gpt, demo",
+            "does: use another, such as clan(TopK(0.01)), or a task with SGD: fashion, gpt",
         ),
         (
             ["gpt", "--recipe", "dgc(momentum=0.5)"],

@@ -48,7 +48,8 @@ POWERSGD = {
     LinkCase("powersgd1", "PowerSGD rank 1", 3): 1,
     LinkCase("powersgd4", "PowerSGD rank 4", 3): 4,
 }
-_ONE_BIT, _DGC, _TOPK = "doublesqueeze(OneBit())", "dgc(0.001)", "doublesqueeze(TopK(0.001))"
+_ONE_BIT, _TOPK = "doublesqueeze(OneBit())", "doublesqueeze(TopK(0.001))"
+_DGC = "dgc(0.001, warmup_steps=0)"
 _ADAM = "adam(first=1)"
 """Steps that carry momentum are what is measured: few of the first ones are full."""
 OURS = (
