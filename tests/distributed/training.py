@@ -21,7 +21,7 @@ from thinwire.recipe import Recipe
 RECIPES = {
     "1 bit": tw.doublesqueeze(tw.OneBit()),
     "top-k": tw.doublesqueeze(tw.TopK(0.02, values="float16")),
-    "dgc": tw.dgc(0.02, momentum=0.9),
+    "dgc": tw.dgc(0.02, momentum=0.9, warmup_steps=0),
     "dither": tw.clan(tw.Dither(4)),
 }
 

@@ -100,7 +100,7 @@ class Training:
         net = self.network()
         optimizer = self.optimizer(net)
         scheduler = ExponentialLR(optimizer, 0.9)
-        cluster = tw.VirtualCluster(net, optimizer, self.recipe, workers=self.workers)
+        cluster = tw.VirtualCluster(net, optimizer, self.recipe, workers=self.workers, force=True)
         for step in range(self.steps):
             cluster.step(lambda rank, step=step: loss_of(net, step, rank))  # type: ignore[misc]
             scheduler.step()
@@ -121,6 +121,7 @@ class Training:
             workers=self.workers,
             deadline_seconds=DEADLINE,
             early_forward=early,
+            force=True,  # what loses is exact, too
             **self.options,
         ) as client:
             client.attach(net, optimizer, scheduler=ExponentialLR(optimizer, 0.9))

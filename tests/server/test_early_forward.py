@@ -230,7 +230,7 @@ def attached(
     server: RunningServer, net: nn.Module | None = None, **options: Any
 ) -> Iterator[tuple[nn.Module, tw.Client]]:
     net = net or Training().network()
-    options = {"rank": 0, "workers": 1, "deadline_seconds": 20.0} | options
+    options = {"rank": 0, "workers": 1, "deadline_seconds": 20.0, "force": True} | options
     with tw.Client([server.address], ONE_BIT, early_forward=True, **options) as client:
         client.attach(net, sgd(net))
         yield net, client
@@ -287,7 +287,9 @@ def test_a_checkpoint_in_between_goes_on_bit_for_bit() -> None:
             save_and_fail(server, saved)
         net = Training().network()
         net.load_state_dict(saved[0])
-        client = tw.Client([server.address], ONE_BIT, rank=0, workers=1, early_forward=True)
+        client = tw.Client(
+            [server.address], ONE_BIT, rank=0, workers=1, early_forward=True, force=True
+        )
         client.load_state_dict(saved[1])
         with client:
             client.attach(net, sgd(net))
@@ -492,7 +494,13 @@ def test_servers_name_who_is_late_to_the_forward() -> None:
     with RunningServer(ONE_BIT, Rules.synchronous(2)) as server:
         net = Training().network()
         client = tw.Client(
-            [server.address], ONE_BIT, rank=0, workers=2, deadline_seconds=1.0, early_forward=True
+            [server.address],
+            ONE_BIT,
+            rank=0,
+            workers=2,
+            deadline_seconds=1.0,
+            early_forward=True,
+            force=True,
         )
         client.attach(net, sgd(net))
         step_once(net, client)

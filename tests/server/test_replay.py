@@ -144,7 +144,12 @@ def work(
             run.note(folder, 0, net, optimizer)
         addresses = [server.address for server in servers]
         client = Client(
-            addresses, run.case.recipe, rank=rank, workers=WORKERS, deadline_seconds=DEADLINE
+            addresses,
+            run.case.recipe,
+            rank=rank,
+            workers=WORKERS,
+            deadline_seconds=DEADLINE,
+            force=True,  # what loses is replayed, too
         )
         with client:
             client.attach(net, optimizer)
