@@ -9,7 +9,8 @@ void adam_step(const AdamStep& step, size_t n) {
 }
 
 void adam_momentum_step(const AdamMomentumStep& step, size_t n) {
-  parallel(n, kGrain, count_parts(n, kGrain),
+  const size_t granule = step.block < kGrain ? kGrain / step.block * step.block : step.block;
+  parallel(n, granule, count_parts(n, granule),
            [&](Range range) { kernels().adam_momentum(step, range.begin, range.end); });
 }
 

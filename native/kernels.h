@@ -342,14 +342,14 @@ struct AdamMomentumStep {
   float* exp_avg;
   const float* exp_avg_sq;
   AdamFactors factors;
-  float floor;  // not negative
+  float floor;   // not negative
+  size_t block;  // elements whose squares are compared: a multiple of kRun
+  float limit;   // of the ratio; not negative, may be inf
 };
-// Elements whose squares are compared.
-constexpr size_t kAdamBlock = 1024;
 // The same with a momentum that is already made, and squares that stay as they are; l2 includes the weight of what is new.
 // exp_avg = momentum + l2 * param
 // square = max(exp_avg_sq, floor * mean of exp_avg_sq in its block)
-// ratio = exp_avg / (sqrt(square) * (1 / correction2_sqrt) + eps); 0 where exp_avg_sq is 0
+// ratio = exp_avg / (sqrt(square) * (1 / correction2_sqrt) + eps), at least -limit and at most limit; 0 where exp_avg_sq is 0
 // param = param * decay - step_size * ratio
 void adam_momentum_step(const AdamMomentumStep& step, size_t n);
 

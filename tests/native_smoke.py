@@ -193,7 +193,9 @@ def check_adam(native: Any) -> None:
     assert (mean.tolist(), square.tolist()) == ([0.5] * NUMEL, ones)
     assert param.tolist() == [0.5 * x - 0.125 for x in X]
     param = floats(X)
-    native.adam_momentum_step(param, floats(ones), mean, square, floor=0.5, **factors)
+    native.adam_momentum_step(
+        param, floats(ones), mean, square, floor=0.5, block=64, limit=9.0, **factors
+    )
     assert mean.tolist() == ones
     assert param.tolist() == [0.5 * x - 0.125 for x in X]
 

@@ -80,13 +80,16 @@ template <class V, bool kL2>
 void adam_momentum_runs(const AdamMomentumStep& step, size_t begin, size_t end, float floor) {
   const AdamFactors factors = step.factors;
   const typename V::F least = V::set(floor), zero = V::set(0.0f);
+  const typename V::F most = V::set(step.limit), fewest = V::set(-step.limit);
   const Writer<V> exp_avg(step.exp_avg, end - begin, step.exp_avg == step.momentum);
   for (size_t i = begin; i < end; i += 16) {
     const typename V::F param = V::load(step.param + i), square = V::load(step.exp_avg_sq + i);
     typename V::F mean = V::load(step.momentum + i);
     if constexpr (kL2) mean = add_l2<V>(mean, param, factors);
     exp_avg.store_lanes(i, mean);
-    const typename V::F ratio = adam_ratio<V>(mean, V::max(least, square), factors);
+    // The limits come first: so a nan stays one. An infinite limit changes nothing.
+    const typename V::F free = adam_ratio<V>(mean, V::max(least, square), factors);
+    const typename V::F ratio = V::max(fewest, V::min(most, free));
     V::store(step.param + i, adam_moved<V>(param, V::choose(V::nonzero(square), ratio, zero), factors));
   }
 }
@@ -101,16 +104,17 @@ void adam_momentum_block(const AdamMomentumStep& step, size_t begin, size_t end)
   std::memcpy(param, step.param + tail, nbytes);
   std::memcpy(momentum, step.momentum + tail, nbytes);
   std::memcpy(exp_avg_sq, step.exp_avg_sq + tail, nbytes);
-  adam_momentum_runs<V, kL2>({param, momentum, momentum, exp_avg_sq, step.factors, step.floor}, 0, kRun, floor);
+  adam_momentum_runs<V, kL2>({param, momentum, momentum, exp_avg_sq, step.factors, step.floor, step.block, step.limit}, 0, kRun,
+                             floor);
   std::memcpy(step.param + tail, param, nbytes);
   std::memcpy(step.exp_avg + tail, momentum, nbytes);
 }
 
-// Whole blocks, but for the last of the tensor: ranges begin at whole grains.
+// Whole blocks, but for the last of the tensor: ranges begin at whole blocks.
 template <class V, bool kL2>
 void adam_momentum_range(const AdamMomentumStep& step, size_t begin, size_t end) {
-  for (size_t block = begin; block < end; block += kAdamBlock) {
-    adam_momentum_block<V, kL2>(step, block, end - block < kAdamBlock ? end : block + kAdamBlock);
+  for (size_t i = begin; i < end; i += step.block) {
+    adam_momentum_block<V, kL2>(step, i, end - i < step.block ? end : i + step.block);
   }
 }
 

@@ -35,11 +35,13 @@ void slow_step(Tensors& x, float l2) {
   }
 }
 
+constexpr size_t kBlock = 192;
+
 // A part of the mean of each block, which is summed in 16 lanes.
 std::vector<float> slow_floors(const std::vector<float>& square, float part) {
   std::vector<float> floors(square.size());
-  for (size_t begin = 0; begin < square.size(); begin += kAdamBlock) {
-    const size_t end = std::min(square.size(), begin + kAdamBlock);
+  for (size_t begin = 0; begin < square.size(); begin += kBlock) {
+    const size_t end = std::min(square.size(), begin + kBlock);
     float lanes[16] = {};
     for (size_t i = begin; i < end; ++i) lanes[(i - begin) % 16] += square[i];
     double total = 0.0;
@@ -56,6 +58,7 @@ void slow_momentum_step(Tensors& x, float l2, float floor) {
   for (size_t i = 0; i < x.param.size(); ++i) {
     x.mean[i] = l2 == 0.0f ? x.given[i] : x.given[i] + l2 * x.param[i];
     float ratio = slow_ratio(x.mean[i], std::max(floors[i], x.square[i]), with);
+    ratio = std::max(-0.75f, std::min(0.75f, ratio));
     if (x.square[i] == 0.0f) ratio = 0.0f;
     x.param[i] = x.param[i] * with.decay - with.step_size * ratio;
   }
@@ -83,13 +86,13 @@ void check_momentum_step(size_t n, float l2, float floor) {
   slow_momentum_step(expected, l2, floor);
   under_every_setting([&] {
     Memory param(start.param), given(start.given), mean(start.mean), square(start.square);
-    adam_momentum_step({param.data(), given.data(), mean.data(), square.data(), factors(l2), floor}, n);
+    adam_momentum_step({param.data(), given.data(), mean.data(), square.data(), factors(l2), floor, kBlock, 0.75f}, n);
     CHECK(same_bits(param.data(), expected.param.data(), n));
     CHECK(same_bits(mean.data(), expected.mean.data(), n));
     CHECK(same_bits(square.data(), start.square.data(), n));
     // The momentum may be where the mean goes.
     Memory again(start.param);
-    adam_momentum_step({again.data(), given.data(), given.data(), square.data(), factors(l2), floor}, n);
+    adam_momentum_step({again.data(), given.data(), given.data(), square.data(), factors(l2), floor, kBlock, 0.75f}, n);
     CHECK(same_bits(again.data(), expected.param.data(), n));
     CHECK(same_bits(given.data(), expected.mean.data(), n));
   });
@@ -119,7 +122,7 @@ void no_squares_no_step() {
     std::vector<float> param(100, 2.0f), momentum(100, 3.0f), mean(100), square(100);
     momentum[7] = 0.0f;
     square[99] = -0.0f;
-    adam_momentum_step({param.data(), momentum.data(), mean.data(), square.data(), {0.5f, 0.0f, 1.0f, 1.0f, 0.0f}, 0.1f},
+    adam_momentum_step({param.data(), momentum.data(), mean.data(), square.data(), {0.5f, 0.0f, 1.0f, 1.0f, 0.0f}, 0.1f, kBlock, INFINITY},
                        100);
     CHECK(param == std::vector<float>(100, 1.0f));
     CHECK(mean == momentum);
@@ -131,7 +134,7 @@ void what_is_not_a_number_stays_so() {
     for (const float floor : {0.0f, 0.1f}) {
       std::vector<float> param(100, 2.0f), momentum(100, NAN), mean(100), square(100, 1.0f);
       momentum[50] = 1.0f;
-      adam_momentum_step({param.data(), momentum.data(), mean.data(), square.data(), factors(0.0f), floor}, 100);
+      adam_momentum_step({param.data(), momentum.data(), mean.data(), square.data(), factors(0.0f), floor, kBlock, 0.75f}, 100);
       for (size_t i = 0; i < 100; ++i) CHECK_EQ(std::isnan(param[i]), i != 50);
     }
   });

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from thinwire.checks import check_momentum
 from thinwire.codec.base import Codec, is_unbiased
 from thinwire.codec.dense import Float16, Float32
-from thinwire.codec.policy import Chooser, as_policy, unless_dense_is_cheaper, vectors_as
+from thinwire.codec.policy import Chooser, as_policy, by_row, unless_dense_is_cheaper, vectors_as
 from thinwire.codec.schedule import warmup
 from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
@@ -139,19 +139,20 @@ def adam(
 ) -> Recipe:
     """Compressed Adam, for ``torch.optim.AdamW``, ``torch.optim.Adam`` and ``tw.optim.AdamW``.
 
-    The momentum travels, both ways; ``codec`` None is ``OneBit(block=1024)``. The variance is
+    The momentum travels, both ways; ``codec`` None is ``OneBit`` with a scale for
+    every 1,024 elements, and in embeddings for every row. The variance is
     refreshed by steps that send gradients in 16 bits: the ``first`` ones, and later ones at gaps
     that double up to ``most_gap`` steps. 1-D tensors travel in 16 bits in every step.
     ``clip_norm`` clips each worker's gradient before momentum is added: leave ``clip_grad_norm_``
     out then. With ``Float32`` nothing is delayed: gradients travel, as in ``dense()``.
     """
-    codec = OneBit(block=1024) if codec is None else codec
+    both: Chooser = by_row(OneBit()) if codec is None else codec
     if codec == Float32() and clip_norm is None:
         return Recipe()
     shared = AdamMomentum(first, most_gap)
     clip = () if clip_norm is None else (Clip(clip_norm),)
     back = chain(shared, Residual())
-    return Recipe(codec, chain(*clip, shared, Residual()), codec, back)
+    return Recipe(both, chain(*clip, shared, Residual()), both, back)
 
 
 def clan(codec: Codec, *, vectors: Codec | None = None) -> Recipe:

@@ -37,6 +37,7 @@ def typed_stored_recipe(stored: str) -> str:
 def _guesses(recipe: Recipe) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
     """Named recipes, with settings, that this one may equal."""
     yield recipes.dense, {}
+    yield from _sharing(recipe, None)
     for codec in _of(set(registry.codecs().values()), recipe.push):
         yield recipes.doublesqueeze, {"codec": codec}
         yield recipes.clan, {"codec": codec}
@@ -49,7 +50,8 @@ def _sharing(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe]
     feedback = recipe.push_feedback
     clip_norm = next((clip.norm for clip in _of({Clip}, feedback)), None)
     settings = {"codec": codec, "clip_norm": clip_norm}
-    yield recipes.momentum_sgd, settings
+    if codec is not None:
+        yield recipes.momentum_sgd, settings
     for shared in _of({AdamMomentum}, feedback):
         yield recipes.adam, {**settings, "first": shared.first, "most_gap": shared.most_gap}
 
@@ -85,7 +87,7 @@ def _of(types: set[Any], value: object) -> Iterator[Any]:
 
 def _arguments(settings: Mapping[str, Any], signature: inspect.Signature) -> Iterator[str]:
     for number, (name, parameter) in enumerate(signature.parameters.items()):
-        if number == 0:
+        if number == 0 and settings[name] is not None:
             yield written(settings[name])
         elif name in settings and settings[name] != parameter.default:
             yield f"{name}={written(settings[name])}"

@@ -41,6 +41,7 @@ _FUNCTIONS: Names = {
     "small_as": policy.small_as,
     "by_name": policy.by_name,
     "vectors_as": policy.vectors_as,
+    "by_row": policy.by_row,
     "unless_dense_is_cheaper": policy.unless_dense_is_cheaper,
     "warmup": schedule.warmup,
     "chain": chain,
@@ -63,6 +64,7 @@ _RECIPES: Names = {
 _WRITTEN_AS = {
     policy.SmallAs: "small_as",
     policy.VectorsAs: "vectors_as",
+    policy.ByRow: "by_row",
     policy.UnlessDenseIsCheaper: "unless_dense_is_cheaper",
     schedule.Warmup: "warmup",
 }

@@ -44,9 +44,10 @@ class Twins:
 
     def momentum_step(self, momentum: Tensor, factors: Factors, *, floor: float) -> None:
         before = momentum.clone()
-        self.slow.momentum_step(momentum, floor=floor, **factors)
+        limit = 0.5 if floor else math.inf
+        self.slow.momentum_step(momentum, floor=floor, limit=limit, **factors)
         quick = self.quick.param, momentum, self.quick.exp_avg, self.quick.exp_avg_sq
-        _native.adam_momentum_step(*quick, floor=floor, **factors)
+        _native.adam_momentum_step(*quick, floor=floor, block=1024, limit=limit, **factors)
         assert same_bits(momentum, before)
         self._check()
 
@@ -126,10 +127,17 @@ def test_a_momentum_may_be_the_state_itself() -> None:
     twins = Twins(make("normal", 1000, seed=1))
     twins.step(make("normal", 1000, seed=2), factors)
     own = twins.slow.exp_avg.clone()
-    twins.slow.momentum_step(own, floor=0.1, **factors)
+    twins.slow.momentum_step(own, floor=0.1, block=1024, limit=math.inf, **factors)
     quick = twins.quick
     _native.adam_momentum_step(
-        quick.param, quick.exp_avg, quick.exp_avg, quick.exp_avg_sq, floor=0.1, **factors
+        quick.param,
+        quick.exp_avg,
+        quick.exp_avg,
+        quick.exp_avg_sq,
+        floor=0.1,
+        block=1024,
+        limit=math.inf,
+        **factors,
     )
     assert same_bits(quick.param, twins.slow.param)
     assert same_bits(quick.exp_avg, twins.slow.exp_avg)
@@ -155,11 +163,17 @@ def test_sizes_that_differ_are_refused() -> None:
         with pytest.raises(ValueError, match="arrays differ in size"):
             _native.adam_step(*tensors, beta1=0.9, beta2=0.999, **factors)
         with pytest.raises(ValueError, match="arrays differ in size"):
-            _native.adam_momentum_step(*tensors, floor=0.1, **factors)
+            _native.adam_momentum_step(*tensors, floor=0.1, block=1024, limit=math.inf, **factors)
 
 
 @pytest.mark.parametrize("floor", [-1.0, math.nan])
 def test_a_floor_that_is_none_is_refused(floor: float) -> None:
     tensors = [torch.zeros(8) for _ in range(4)]
     with pytest.raises(ValueError, match="floor is negative or nan"):
-        _native.adam_momentum_step(*tensors, floor=floor, **factors_at(1, weight_decay=0.0, l2=0.0))
+        _native.adam_momentum_step(
+            *tensors,
+            floor=floor,
+            block=1024,
+            limit=math.inf,
+            **factors_at(1, weight_decay=0.0, l2=0.0),
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -57,9 +58,12 @@ class Adam:
         correction2_sqrt: float,
         l2: float,
         floor: float,
+        block: int = 1024,
+        limit: float = math.inf,
     ) -> None:
         self.exp_avg = _with_l2(momentum, self.param, l2)
-        ratio = self._ratio(eps, correction2_sqrt, raised(self.exp_avg_sq, floor))
+        ratio = self._ratio(eps, correction2_sqrt, raised(self.exp_avg_sq, floor, block))
+        ratio = ratio.clamp(-limit, limit)
         ratio = torch.where(self.exp_avg_sq == 0, torch.zeros(()), ratio)
         self.param = self.param * decay - ratio * step_size
 
@@ -75,11 +79,11 @@ def _with_l2(x: Tensor, param: Tensor, l2: float) -> Tensor:
     return x + param * l2 if l2 else x.clone()
 
 
-def raised(squares: Tensor, floor: float) -> Tensor:
+def raised(squares: Tensor, floor: float, size: int) -> Tensor:
     """At least this part of the mean of each block, which is summed in 16 lanes."""
     parts = []
-    for start in range(0, squares.numel(), 1024):
-        block = squares[start : start + 1024]
+    for start in range(0, squares.numel(), size):
+        block = squares[start : start + size]
         lanes = torch.zeros(16)
         padded = torch.nn.functional.pad(block, (0, -block.numel() % 64))
         for row in padded.view(-1, 16):

@@ -45,7 +45,7 @@ def test_the_recipe_goes_by_what_the_optimizer_adds(optimizer: Optimizer, recipe
 def test_a_choice_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "thinwire"):
         choose_recipe(None, ADAMW, owner="compress_ddp", force=False)
-    assert caplog.messages == ["compress_ddp: adam(OneBit(block=1024)), for AdamW"]
+    assert caplog.messages == ["compress_ddp: adam(), for AdamW"]
 
 
 def test_without_recipe_and_optimizer_it_says_what_to_give() -> None:

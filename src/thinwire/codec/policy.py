@@ -7,13 +7,14 @@ answers the same. A codec is accepted wherever a policy is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from thinwire.checks import check_choice, check_whole
 from thinwire.codec.base import Codec, check_codec
 from thinwire.codec.dense import Float32
+from thinwire.codec.sign import OneBit
 from thinwire.errors import ConfigError
 from thinwire.gradient.pieces import Key
 
@@ -86,6 +87,33 @@ class VectorsAs:
 def vectors_as(codec: Codec, *, otherwise: Chooser) -> VectorsAs:
     """Use ``codec`` for tensors of at most one dimension: biases and normalisation weights."""
     return VectorsAs(codec, as_policy(otherwise))
+
+
+BLOCK = 1024
+"""Elements that share a scale, unless their tensor is an embedding."""
+
+
+def row_block(key: Key) -> int:
+    """Elements of a tensor that are about alike: ``BLOCK``, or in an embedding those of a row.
+
+    An embedding is known by its shape. Rows of frequent words have gradients in every step and
+    rows of rare ones hardly any, so that no scale fits both.
+    """
+    rows, width = (key.shape[0], key.numel // max(1, key.shape[0])) if key.shape else (1, 1)
+    return max(64, -(-width // 64) * 64) if rows >= 32 * width else BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class ByRow:
+    codec: OneBit
+
+    def choose(self, key: Key, *, step: int, workers: int) -> Codec:
+        return replace(self.codec, block=row_block(key))
+
+
+def by_row(codec: OneBit) -> ByRow:
+    """``codec`` with a scale for every 1,024 elements, and in embeddings for every row."""
+    return ByRow(codec)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ that stands for many steps counts as many, up to a weight of ``1 - LEAST_DECAY``
 
 One bit for each element of the momentum is coarse where elements differ much. Divided by a small
 variance the error of a neighbour with a large one would be a large step. So no variance counts as
-less than ``FLOOR`` of the mean of its block of ``BLOCK`` elements; and where no refresh has seen a
-gradient, nothing moves.
+less than ``FLOOR`` of the mean of its block (that of the codec: ``row_block``); no element moves
+further than Adam itself would; and where no refresh has seen a gradient, nothing moves.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from thinwire import _native
+from thinwire.codec.policy import BLOCK
 from thinwire.optim.sgd import loss_of
 
 FLOOR = 0.1
-BLOCK = 1024
 LEAST_DECAY = 0.8
 """A refresh that stands for many steps keeps at least this part of the variance: the squares of a
 single gradient are too noisy to replace all others."""
@@ -60,9 +60,10 @@ class AdamSettings:
     weight_decay: float
     decoupled: bool
     maximize: bool
+    block: int = BLOCK
 
     @classmethod
-    def of(cls, optimizer: Optimizer, group: dict[str, Any]) -> AdamSettings:
+    def of(cls, optimizer: Optimizer, group: dict[str, Any], *, block: int = BLOCK) -> AdamSettings:
         is_adamw = isinstance(optimizer, torch.optim.AdamW)
         return cls(
             float(group["lr"]),
@@ -71,7 +72,18 @@ class AdamSettings:
             float(group["weight_decay"]),
             bool(group.get("decoupled_weight_decay", is_adamw)),
             bool(group.get("maximize")),
+            block,
         )
+
+    @property
+    def limit(self) -> float:
+        """The largest ratio of momentum and root of the variance that Adam itself can have.
+
+        A gradient that comes once has (1 - beta1) / sqrt(1 - beta2), one that stays has 1. Between
+        refreshes the variance does not see a gradient that the momentum has, and a row that had
+        none for long would leap.
+        """
+        return max(1.0, (1.0 - self.betas[0]) / math.sqrt(1.0 - self.betas[1]))
 
     def step(self, parameter: Tensor, gradient: Tensor, state: AdamState) -> None:
         """An ordinary step, of tensors that are native."""
@@ -128,14 +140,17 @@ class AdamSettings:
                 correction2_sqrt=correction,
                 l2=l2,
                 floor=FLOOR,
+                block=self.block,
+                limit=self.limit,
             )
             return
         if momentum is not state.exp_avg:
             state.exp_avg.copy_(momentum)
         if l2:
             state.exp_avg.add_(parameter * l2)
-        root = floored(state.exp_avg_sq).sqrt_().div_(correction).add_(self.eps)
-        moves = (state.exp_avg / root).masked_fill_(state.exp_avg_sq == 0, 0.0)
+        root = floored(state.exp_avg_sq, self.block).sqrt_().div_(correction).add_(self.eps)
+        moves = (state.exp_avg / root).clamp_(-self.limit, self.limit)
+        moves.masked_fill_(state.exp_avg_sq == 0, 0.0)
         parameter.mul_(decay).sub_(moves.mul_(step_size))
 
     def _corrected(self, steps: float) -> tuple[float, float]:
@@ -189,13 +204,13 @@ class AdamW(torch.optim.AdamW):
             parameter.grad = grad
 
 
-def floored(variance: Tensor) -> Tensor:
+def floored(variance: Tensor, block: int) -> Tensor:
     """A copy of ``variance`` that is nowhere less than a part of the mean of its block."""
     flat = variance.reshape(-1)
-    whole = flat.numel() // BLOCK * BLOCK
+    whole = flat.numel() // block * block
     raised = torch.empty_like(flat)
     for part, out in ((flat[:whole], raised[:whole]), (flat[whole:], raised[whole:])):
         if part.numel():
-            blocks = part.view(-1, min(BLOCK, part.numel()))
+            blocks = part.view(-1, min(block, part.numel()))
             torch.maximum(blocks, blocks.mean(1, keepdim=True) * FLOOR, out=out.view_as(blocks))
     return raised.view(variance.shape)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from thinwire.codec.policy import row_block
 from thinwire.errors import ConfigError
 from thinwire.feedback.momentum import (
     AdamMomentum,
@@ -212,7 +213,7 @@ class _AdamSource(MomentumSource):
         gap = 1 if len(key.shape) <= 1 else stage.gap(step)
         if not travels and gap == 1:
             return True  # an ordinary step
-        settings = AdamSettings.of(self._optimizer, group)
+        settings = AdamSettings.of(self._optimizer, group, block=row_block(key))
         state = AdamState.of(self._optimizer, parameter)
         if travels:
             settings.apply_momentum(parameter, grad, state)

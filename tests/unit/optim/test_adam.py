@@ -103,14 +103,15 @@ def test_a_closure_recomputes_the_loss_with_gradients() -> None:
     assert bool((parameter < 1.0).all())
 
 
+@pytest.mark.parametrize("block", [64, 1024])
 @pytest.mark.parametrize("numel", [0, 1, 1000, 1024, 5000])
-def test_the_floor_is_a_part_of_the_mean_of_a_block(numel: int) -> None:
+def test_the_floor_is_a_part_of_the_mean_of_a_block(numel: int, block: int) -> None:
     squares = torch.rand(numel, generator=torch.Generator().manual_seed(1)) ** 8
-    raised = adam.floored(squares)
-    for begin in range(0, numel, adam.BLOCK):
-        block = squares[begin : begin + adam.BLOCK]
-        expected = torch.maximum(block, block.mean() * adam.FLOOR)
-        assert torch.equal(raised[begin : begin + adam.BLOCK], expected)
+    raised = adam.floored(squares, block)
+    for begin in range(0, numel, block):
+        part = squares[begin : begin + block]
+        expected = torch.maximum(part, part.mean() * adam.FLOOR)
+        assert torch.equal(raised[begin : begin + block], expected)
 
 
 @pytest.mark.parametrize("decoupled", [True, False])

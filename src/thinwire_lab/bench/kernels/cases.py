@@ -236,6 +236,8 @@ def _adam(b: Buffers) -> Iterator[Case]:
         b.exp_avg,
         b.exp_avg_sq,
         floor=0.1,
+        block=1024,
+        limit=1.0,
         **_ADAM,
     )
     yield Case("AdamW by momentum", by_momentum, tuned=fused)
