@@ -88,14 +88,14 @@ _PAIRS = (
         Sends.LATE,
         "doublesqueeze(OneBit())",
         Verdict.EQUAL,
-        "98.1 % against 98.3 % on MNIST",
+        "98.1 % against 98.3 % of digits right on MNIST",
     ),
     Pair(
         Adds.MOMENTUM,
         Sends.LATE,
         "doublesqueeze(OneBit())",
         Verdict.DIVERGES,
-        "10 % against 98.4 % on MNIST, 74.6 % against 86.9 % on Fashion-MNIST",
+        "12.5 % against 90.6 % of pictures right on Fashion-MNIST",
         "tw.momentum_sgd(tw.OneBit())",
     ),
     Pair(
@@ -103,14 +103,14 @@ _PAIRS = (
         Sends.MOMENTUM,
         "momentum_sgd(OneBit())",
         Verdict.EQUAL,
-        "87.5 % against 86.9 % on Fashion-MNIST",
+        "90.5 % against 90.6 % of pictures right on Fashion-MNIST",
     ),
     Pair(
         Adds.ADAM,
         Sends.LATE,
         "doublesqueeze(OneBit())",
         Verdict.LOSES,
-        "a held-out loss of 2.96 against 2.04 (GPT, 400 steps)",
+        "a held-out loss of 2.14 against 1.56, of a GPT on characters",
         "tw.adam()",
     ),
     Pair(
