@@ -194,7 +194,7 @@ def check_adam(native: Any) -> None:
     assert param.tolist() == [0.5 * x - 0.125 for x in X]
     param = floats(X)
     native.adam_momentum_step(
-        param, floats(ones), mean, square, floor=0.5, block=64, limit=9.0, **factors
+        param, floats(ones), mean, square, floor=0.5, block=64, limit=0.5, **factors
     )
     assert mean.tolist() == ones
     assert param.tolist() == [0.5 * x - 0.125 for x in X]

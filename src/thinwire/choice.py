@@ -118,7 +118,7 @@ _PAIRS = (
         Sends.MOMENTUM,
         "adam()",
         Verdict.EQUAL,
-        "a held-out loss of 1.54 against 1.56 (GPT, 1500 steps)",
+        "a held-out loss of 1.55 against 1.56, of a GPT on characters",
     ),
     Pair(
         Adds.LANS,
