@@ -70,8 +70,7 @@ class ModuleCompression(Compression):
         self._begun: int | None = None
         self._groups: list[Group] = []
         self._jobs: list[UnitJob] = []
-        self._place_of: dict[str, int] = {}
-        self._submitted = 0
+        self._place_of, self._submitted = dict[str, int](), 0
         for name, p in trained.items():
             Arrival(self, name, small=name in small).watch(p)
         # Hooks know this object only weakly, or nothing of it could ever be freed. It must live as

@@ -79,8 +79,7 @@ class VirtualCluster:
             timetable = Timetable(_speeds(workers, speeds), jitter=jitter, seed=seed)
             server = VirtualServer(self.exchange, recipe, rules, seed=seed)
             self._pace = Race(server, timetable, workers=workers)
-        self.recipe = recipe
-        self.steps = 0
+        self.recipe, self.steps = recipe, 0
         self._pushed_nbytes, self._pulled_nbytes = 0.0, 0
         self.last: Exchanged | None = None
         self.finished = [0] * workers
