@@ -73,7 +73,7 @@ def test_optimizers_get_the_recipe_that_users_get() -> None:
     assert chosen == {
         "sgd": "doublesqueeze(OneBit())",
         "momentum": "momentum_sgd(OneBit())",
-        "adamw": "adam(OneBit(block=1024))",
+        "adamw": "adam()",
         "lans": "clan(OneBit(block=1024))",
     }
     assert all(len({v.recipe for v in e.variants}) == 3 for e in plan.experiments)
