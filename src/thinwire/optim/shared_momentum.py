@@ -35,7 +35,7 @@ from thinwire.optim.sgd import SGD
 from thinwire.recipe import Recipe
 
 LOOKS = 1000
-"""In so many steps it is looked whether a script changes what it was given."""
+"""The number of steps in which changed gradients are looked for: later ones are like these."""
 
 _ATTRIBUTE = "_thinwire_momentum"
 """Where an optimizer has its ``MomentumSource``: it may be attached again."""
