@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from thinwire import _native
 from thinwire.gradient import pages
 
+MAPPING = re.compile("([0-9a-f]+)-([0-9a-f]+) ")
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 GRANTED = sys.platform == "linux" and THP.exists() and "[never]" not in THP.read_text()
 
@@ -32,9 +35,8 @@ def test_a_moved_tensor_has_the_same_bits(numel: int) -> None:
 
 @pytest.mark.skipif(not GRANTED, reason="this system grants no huge pages")
 def test_memory_that_is_written_is_in_huge_pages() -> None:
-    before = huge_nbytes()
     x = pages.empty(8 << 20).zero_()
-    assert huge_nbytes() - before >= 4 * x.numel() // 2
+    assert huge_nbytes(x) >= 4 * x.numel() // 2
 
 
 @pytest.mark.skipif(not GRANTED, reason="this system grants no huge pages")
@@ -45,9 +47,17 @@ def test_moving_pages_that_are_there_changes_no_bits() -> None:
     assert torch.equal(x, expected)
 
 
-def huge_nbytes() -> int:
-    """Of this process, as the kernel counts them."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("AnonHugePages:"):
-            return 1024 * int(line.split()[1])
-    return 0
+def huge_nbytes(x: Tensor) -> int:
+    """Of the mappings that hold ``x``, as the kernel counts them.
+
+    Not of the whole process, before and after: the memory may be one that another tensor has left,
+    in huge pages already.
+    """
+    begin, end, found, inside = x.data_ptr(), x.data_ptr() + 4 * x.numel(), 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if (mapping := MAPPING.match(line)) is not None:
+            first, last = (int(number, 16) for number in mapping.groups())
+            inside = first < end and begin < last
+        elif inside and line.startswith("AnonHugePages:"):
+            found += 1024 * int(line.split()[1])
+    return found
