@@ -77,11 +77,11 @@ class AdamSettings:
 
     @property
     def limit(self) -> float:
-        """The largest ratio of momentum and root of the variance that Adam itself can have.
+        """The largest ratio of momentum and root of the variance between refreshes.
 
-        A gradient that comes once has (1 - beta1) / sqrt(1 - beta2), one that stays has 1. Between
-        refreshes the variance does not see a gradient that the momentum has, and a row that had
-        none for long would leap.
+        Adam itself has (1 - beta1) / sqrt(1 - beta2) for a gradient that comes once, and 1 for one
+        that stays. Between refreshes the variance does not see a gradient that the momentum has,
+        and a row that had none for long would leap.
         """
         return max(1.0, (1.0 - self.betas[0]) / math.sqrt(1.0 - self.betas[1]))
 
@@ -171,8 +171,8 @@ def is_native(*tensors: Tensor) -> bool:
 class AdamW(torch.optim.AdamW):
     """``torch.optim.AdamW`` with the same arguments and state, and kernels of our own.
 
-    They take float32 in CPU memory; other parameters, and settings such as ``amsgrad``, are left
-    to torch. Results are equal but for roundings.
+    They take float32 in CPU memory; other parameters, and settings such as ``amsgrad`` and
+    ``fused``, are left to torch. Results are equal but for roundings.
     """
 
     @torch.no_grad()
@@ -182,7 +182,8 @@ class AdamW(torch.optim.AdamW):
         done: list[tuple[Tensor, Tensor]] = []
         for group in self.param_groups:
             settings = AdamSettings.of(self, group)
-            if any(group[name] for name in ("amsgrad", "differentiable", "capturable")):
+            # A GradScaler leaves the gradients of fused optimizers scaled.
+            if any(group[name] for name in ("amsgrad", "differentiable", "capturable", "fused")):
                 continue
             for parameter in group["params"]:
                 grad = parameter.grad

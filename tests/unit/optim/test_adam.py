@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 
 import thinwire as tw
 from thinwire.optim import adam
@@ -56,6 +57,16 @@ def test_it_is_that_of_torch_but_for_roundings(
             optimizer.step()
     close(ours, theirs)
     assert all(parameter.grad is not None for parameter in ours)
+
+
+def test_a_scaler_skips_the_step_of_a_fused_one() -> None:
+    """It leaves gradients scaled, and says by an attribute whether one overflowed."""
+    parameter = nn.Parameter(torch.ones(70))
+    optimizer = tw.optim.AdamW([parameter], lr=0.1, fused=True)
+    scaler = GradScaler("cpu", init_scale=4.0)
+    scaler.scale(parameter.sum() * float("inf")).backward()  # type: ignore[no-untyped-call]
+    scaler.step(optimizer)
+    assert torch.equal(parameter, torch.ones(70))
 
 
 def test_checkpoints_go_to_torch_and_back() -> None:
