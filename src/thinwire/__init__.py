@@ -1,4 +1,4 @@
-"""Distributed PyTorch training that sends 30 to 1000 times fewer bytes.
+"""Distributed PyTorch training that sends 15 to 1000 times fewer bytes.
 
 Names are imported when they are first used, so that ``import thinwire`` takes no time and the
 command line can answer without torch.

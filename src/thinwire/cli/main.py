@@ -92,7 +92,7 @@ class _LazyGroup(click.Group):
 )
 @click.version_option(package_name="thinwire", message="thinwire %(version)s")
 def main() -> None:
-    """Train over a thin wire: distributed PyTorch that sends 30 to 1000 times fewer bytes.
+    """Train over a thin wire: distributed PyTorch that sends 15 to 1000 times fewer bytes.
 
     \b
     New here?          thinwire demo
