@@ -106,6 +106,13 @@ void half_add(Half kind, const uint8_t* payload, size_t n, float weight, float* 
 
 enum class SignScale { kL1, kL2 };
 
+// Scales are `stretch` times the mean: what is sent then is larger than what was wanted, and large elements arrive sooner.
+struct SignScaling {
+  SignScale mean;
+  float stretch;
+  constexpr SignScaling(SignScale of, float times = 1.0f) : mean(of), stretch(times) {}  // NOLINT: a plain mean is one
+};
+
 // The block that the payload says: 0 where one block covers everything.
 constexpr size_t sign_block(size_t n, size_t block) { return block >= n ? 0 : block; }
 // How many scales there are.
@@ -113,7 +120,7 @@ constexpr size_t sign_scales(size_t n, size_t block) {
   return n == 0 ? 0 : (sign_block(n, block) == 0 ? 1 : (n + block - 1) / block);
 }
 size_t onebit_max_nbytes(size_t n, size_t block);
-size_t onebit_encode(const float* x, size_t n, SignScale scale, size_t block, uint8_t* payload);
+size_t onebit_encode(const float* x, size_t n, SignScaling scaling, size_t block, uint8_t* payload);
 Fault onebit_check(const uint8_t* payload, size_t nbytes, size_t n);
 void onebit_decode(const uint8_t* payload, size_t n, float* dst);
 void onebit_add(const uint8_t* payload, size_t n, float weight, float* dst);
@@ -126,11 +133,11 @@ void onebit_sum(const uint8_t* const* payloads, size_t count, size_t n, float we
 // finite, or very large, the state that was written is spoilt. Returns 0 if it is not finite. The momentum, if there is
 // one, overlaps nothing that is written; it has no part in `squares`, but where it is not finite the state is spoilt too
 // and 0 is returned.
-size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, Advance wanted,
+size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScaling scaling, size_t block, Advance wanted,
                    Advance scales, uint8_t* payload, double& squares, Carried carried = {});
 // The same with gradient = weight * (sum of `count` checked payloads, in order): a server's whole work on a piece.
 size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weight, size_t n, float keep,
-                       SignScale scale, size_t block, Advance wanted, Advance scales, uint8_t* payload);
+                       SignScaling scaling, size_t block, Advance wanted, Advance scales, uint8_t* payload);
 // wanted <- the residual that (wanted, scales) stand for.
 void onebit_settle(float* wanted, size_t n, size_t block, const float* scales);
 

@@ -48,10 +48,11 @@ size_t granule_of(size_t unit) { return unit % (8 * kRun) == 0 ? unit : 8 * unit
 // The sums and live counts of a payload being written, and where its parts go.
 class Encoding {
  public:
-  Encoding(size_t n, SignScale scale, size_t block, uint8_t* payload)
+  Encoding(size_t n, SignScaling scaling, size_t block, uint8_t* payload)
       : n_(n),
         block_(sign_block(n, block)),
         unit_(block_ == 0 ? kGrain : block_),
+        stretch_(scaling.stretch),
         payload_(payload),
         sums_((n + unit_ - 1) / unit_),
         live_(sums_.size()),
@@ -60,7 +61,7 @@ class Encoding {
     std::fill_n(live_.data(), live_.size(), uint64_t{0});
     uint8_t* signs = payload + kHeader + 4 * sign_scales(n, block_);
     std::memset(signs + bit_bytes(n), 0, bit_bytes(count_runs(n)));
-    job_ = {n, unit_, scale, signs, signs + bit_bytes(n), sums_.data(), live_.data(), squares_.data()};
+    job_ = {n, unit_, scaling.mean, signs, signs + bit_bytes(n), sums_.data(), live_.data(), squares_.data()};
   }
 
   // encode(job, begin, end) writes signs, zero map, sums and live counts of a range.
@@ -103,13 +104,14 @@ class Encoding {
       }
       const double mean = live == 0 ? 0.0 : sum / static_cast<double>(live);
       const double size = job_.scale == SignScale::kL1 ? mean : std::sqrt(mean);
-      const auto scale = static_cast<float>(std::min(size, static_cast<double>(kMaxScale)));
+      const auto scale = static_cast<float>(std::min(stretch_ * size, static_cast<double>(kMaxScale)));
       store(payload_ + kHeader + 4 * s, scale);
       if (scales != nullptr) scales[s] = scale;
     }
   }
 
   size_t n_, block_, unit_;
+  double stretch_;
   uint8_t* payload_;
   Scratch<double> sums_;
   Scratch<uint64_t> live_;
@@ -159,8 +161,8 @@ size_t onebit_max_nbytes(size_t n, size_t block) {
   return kHeader + 4 * sign_scales(n, block) + bit_bytes(n) + bit_bytes(count_runs(n));
 }
 
-size_t onebit_encode(const float* x, size_t n, SignScale scale, size_t block, uint8_t* payload) {
-  Encoding encoding(n, scale, block, payload);
+size_t onebit_encode(const float* x, size_t n, SignScaling scaling, size_t block, uint8_t* payload) {
+  Encoding encoding(n, scaling, block, payload);
   encoding.run([x](const SignJob& job, size_t begin, size_t end) { kernels().sign_encode(x, job, begin, end); });
   return encoding.finish(x, nullptr);
 }
@@ -199,20 +201,20 @@ void onebit_sum(const uint8_t* const* payloads, size_t count, size_t n, float we
            [&](Range range) { kernels().sign_sum(sum, range.begin, range.end, dst); });
 }
 
-size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScale scale, size_t block, Advance wanted,
+size_t onebit_step(const float* gradient, size_t n, Gains gains, SignScaling scaling, size_t block, Advance wanted,
                    Advance scales, uint8_t* payload, double& squares, Carried carried) {
   const SignStep step{gradient, gains, wanted, last_view(n, block, scales.from), carried};
-  Encoding encoding(n, scale, block, payload);
+  Encoding encoding(n, scaling, block, payload);
   encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_step(step, job, begin, end); });
   squares = exact_squares(encoding.squares(), gradient, n);
   return encoding.finish(wanted.to, scales.to);
 }
 
 size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weight, size_t n, float keep,
-                       SignScale scale, size_t block, Advance wanted, Advance scales, uint8_t* payload) {
+                       SignScaling scaling, size_t block, Advance wanted, Advance scales, uint8_t* payload) {
   const std::vector<SignView> views = views_of(payloads, count, n);
   const SignSumStep step{{views.data(), count, weight}, keep, wanted, last_view(n, block, scales.from)};
-  Encoding encoding(n, scale, block, payload);
+  Encoding encoding(n, scaling, block, payload);
   encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_sum_step(step, job, begin, end); });
   return encoding.finish(wanted.to, scales.to);
 }

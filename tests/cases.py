@@ -17,6 +17,7 @@ CODECS: tuple[Codec, ...] = (
     tw.BFloat16(),
     tw.OneBit(),
     tw.OneBit("l2"),
+    tw.OneBit(stretch=1.5),
     tw.OneBit(block=64),
     tw.OneBit("l2", block=128),
     tw.OneBit(block=4096),

@@ -6,6 +6,8 @@ namespace {
 
 void require_block(size_t block) { require(block % kRun == 0, "block is not a multiple of 64"); }
 
+void require_stretch(float stretch) { require(0.0f < stretch && stretch < 2.0f, "stretch is not between 0 and 2"); }
+
 // The lazy residual of a tensor, before and after a step.
 struct Lazy {
   const Input& wanted;
@@ -25,39 +27,43 @@ struct Lazy {
 };
 
 Stepped step_to(Input gradient, Input wanted, Output wanted_to, Input scales, Output scales_to, SignScale scale,
-                size_t block, float gain, float keep, nb::handle out, std::optional<Input> momentum, float factor) {
+                size_t block, float gain, float keep, nb::handle out, std::optional<Input> momentum, float factor,
+                float stretch) {
   const size_t n = numel(gradient);
   const Lazy lazy{wanted, wanted_to, scales, scales_to};
   lazy.require_sizes(n, block);
+  require_stretch(stretch);
   if (momentum) require_same(n, momentum->size());
   if (!finite_factors({gain, keep, factor})) return {std::nullopt, kUnknown};
   const Carried carried{momentum ? momentum->data() : nullptr, factor};
   return write_step(out, onebit_max_nbytes(n, block), [&](uint8_t* payload, double& squares) {
-    return onebit_step(gradient.data(), n, {gain, keep}, scale, block, lazy.advance_wanted(), lazy.advance_scales(),
-                       payload, squares, carried);
+    return onebit_step(gradient.data(), n, {gain, keep}, {scale, stretch}, block, lazy.advance_wanted(),
+                       lazy.advance_scales(), payload, squares, carried);
   });
 }
 
 Written sum_step_to(const Objects& objects, float weight, Input wanted, Output wanted_to, Input scales,
-                    Output scales_to, SignScale scale, size_t block, float keep, nb::handle out) {
+                    Output scales_to, SignScale scale, size_t block, float keep, nb::handle out, float stretch) {
   const size_t n = numel(wanted);
   const Lazy lazy{wanted, wanted_to, scales, scales_to};
   lazy.require_sizes(n, block);
+  require_stretch(stretch);
   const Payloads pushes(objects, n, onebit_check);
   if (!finite_factors({weight, keep})) return std::nullopt;
   return write_payload(out, onebit_max_nbytes(n, block), [&](uint8_t* payload) {
-    return onebit_sum_step(pushes.starts().data(), pushes.size(), weight, n, keep, scale, block, lazy.advance_wanted(),
-                           lazy.advance_scales(), payload);
+    return onebit_sum_step(pushes.starts().data(), pushes.size(), weight, n, keep, {scale, stretch}, block,
+                           lazy.advance_wanted(), lazy.advance_scales(), payload);
   });
 }
 
 void bind_payloads(nb::module_& m) {
-  m.def("onebit_encode", [](Input x, SignScale scale, size_t block, nb::handle out) {
+  m.def("onebit_encode", [](Input x, SignScale scale, size_t block, nb::handle out, float stretch) {
     const size_t n = numel(x);
     require_block(block);
+    require_stretch(stretch);
     return write_payload(out, onebit_max_nbytes(n, block),
-                         [&](uint8_t* payload) { return onebit_encode(x.data(), n, scale, block, payload); });
-  }, "x"_a.noconvert(), "scale"_a, "block"_a, "out"_a);
+                         [&](uint8_t* payload) { return onebit_encode(x.data(), n, {scale, stretch}, block, payload); });
+  }, "x"_a.noconvert(), "scale"_a, "block"_a, "out"_a, "stretch"_a = 1.0f);
   m.def("onebit_check", [](nb::handle payload, size_t n) { return check_payload(payload, n, onebit_check); },
         "payload"_a, "numel"_a);
   m.def("onebit_decode", [](nb::handle payload, Output out) {
@@ -78,9 +84,9 @@ void bind_payloads(nb::module_& m) {
 void bind_steps(nb::module_& m) {
   m.def("onebit_step", &step_to, "gradient"_a.noconvert(), "wanted"_a.noconvert(), "wanted_to"_a.noconvert(),
         "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "gain"_a, "keep"_a, "out"_a,
-        "momentum"_a.noconvert() = nb::none(), "factor"_a = 0.0f);
+        "momentum"_a.noconvert() = nb::none(), "factor"_a = 0.0f, "stretch"_a = 1.0f);
   m.def("onebit_sum_step", &sum_step_to, "payloads"_a, "weight"_a, "wanted"_a.noconvert(), "wanted_to"_a.noconvert(),
-        "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "keep"_a, "out"_a);
+        "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "keep"_a, "out"_a, "stretch"_a = 1.0f);
   m.def("onebit_settle", [](Output wanted, Input scales, size_t block) {
     const size_t n = numel(wanted);
     require_block(block);

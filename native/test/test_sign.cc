@@ -31,10 +31,10 @@ std::vector<float> scales_of(const Bytes& payload, size_t n, size_t block) {
   return scales;
 }
 
-Bytes encode(const float* x, size_t n, SignScale scale, size_t block) {
+Bytes encode(const float* x, size_t n, SignScaling scaling, size_t block) {
   const size_t capacity = onebit_max_nbytes(n, block);
   const auto exact_payload = exact<uint8_t>(capacity);
-  const size_t nbytes = onebit_encode(x, n, scale, block, exact_payload.get());
+  const size_t nbytes = onebit_encode(x, n, scaling, block, exact_payload.get());
   return Bytes(exact_payload.get(), exact_payload.get() + nbytes);
 }
 
@@ -127,12 +127,13 @@ void lazy_steps_equal_plain_ones(size_t n, size_t block, Gains gains, const floa
       const Carried carried = factor == nullptr ? Carried{} : Carried{momentum.data(), *factor};
       const std::vector<float> given = slow_given(g.data(), n, gains.gain, carried);
       for (size_t i = 0; i < n; ++i) residual[i] = residual[i] * gains.keep + given[i];
-      const Bytes expected = encode(residual.data(), n, SignScale::kL1, block);
+      const Bytes expected = encode(residual.data(), n, {SignScale::kL1, 1.5f}, block);
       const auto sent = slow_decode(residual.data(), n, block, scales_of(expected, n, block));
       const std::vector<float> before(wanted.data(), wanted.data() + n);
       double squares = 0.0;
-      const size_t nbytes = onebit_step(g.data(), n, gains, SignScale::kL1, block, {wanted.data(), wanted_to.data()},
-                                        {scales.data(), scales_to.data()}, payload.get(), squares, carried);
+      const size_t nbytes = onebit_step(g.data(), n, gains, {SignScale::kL1, 1.5f}, block,
+                                        {wanted.data(), wanted_to.data()}, {scales.data(), scales_to.data()},
+                                        payload.get(), squares, carried);
       CHECK(Bytes(payload.get(), payload.get() + nbytes) == expected);
       CHECK(near(squares, sum_squares(g.data(), n)));
       CHECK(same_bits(wanted.data(), before.data(), n));

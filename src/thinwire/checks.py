@@ -27,6 +27,11 @@ def check_at_least(value: float, least: float, *, owner: str, field: str) -> Non
         raise ConfigError(f"{owner}: {field} must be finite and at least {least}, got {value}")
 
 
+def check_between(value: float, low: float, high: float, *, owner: str, field: str) -> None:
+    if not low < value < high:
+        raise ConfigError(f"{owner}: {field} must be between {low} and {high}, got {value}")
+
+
 def check_momentum(momentum: float, *, owner: str, field: str = "momentum") -> None:
     if not 0.0 <= momentum < 1.0:
         raise ConfigError(f"{owner}: {field} must be in [0, 1), got {momentum}")

@@ -64,6 +64,7 @@ LARGE: tuple[Codec, ...] = (
     tw.OneBit(),
     tw.OneBit("l2", block=192),
     tw.OneBit(block=4096),
+    tw.OneBit(stretch=1.5),
     tw.TopK(0.001),
     tw.TopK(0.1, values="int8", select="exact"),
     tw.TopK(0.02, values="float16"),

@@ -38,12 +38,15 @@ def test_payload_and_its_meaning_are_the_documented_ones(
 
 @pytest.mark.parametrize("scale", ["l1", "l2"])
 @pytest.mark.parametrize("block", [None, 64, 192])
+@pytest.mark.parametrize("stretch", [1.0, 1.5])
 @laws
 @given(x=tensors())
-def test_onebit_scales_are_exact_where_sums_are(scale: str, block: int | None, x: Tensor) -> None:
+def test_onebit_scales_are_exact_where_sums_are(
+    scale: str, block: int | None, stretch: float, x: Tensor
+) -> None:
     whole = x.clamp(-1000, 1000).round()
-    payload = tw.OneBit(scale, block).encode(whole, seed=0)
-    assert bytes(payload) == onebit.encode(whole.numpy(), scale, block)
+    payload = tw.OneBit(scale, block, stretch).encode(whole, seed=0)
+    assert bytes(payload) == onebit.encode(whole.numpy(), scale, block, stretch)
 
 
 @laws

@@ -28,7 +28,8 @@ def expected_payload(codec: Codec, x: Tensor, *, seed: int, payload: bytes) -> b
         case tw.BFloat16():
             return half.encode_bfloat16(values)
         case tw.OneBit():
-            return with_scales_of(payload, onebit.encode(values, codec.scale, codec.block), x)
+            expected = onebit.encode(values, codec.scale, codec.block, codec.stretch)
+            return with_scales_of(payload, expected, x)
         case tw.TopK():
             kept = sparse.largest(values, math.ceil(codec.ratio * len(values)))
             return sparse.encode(values, kept, codec.values)

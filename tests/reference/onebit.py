@@ -13,12 +13,15 @@ RUN = 64
 LARGEST = 2.0**100
 
 
-def encode(x: Floats, scale: str = "l1", block: int | None = None) -> bytes:
+def encode(
+    x: Floats, scale: str = "l1", block: int | None = None, stretch: float = 1.0
+) -> bytes:
     """Sums are exact and rounded once, so scales may differ in the last bit from sums of floats."""
     n = len(x)
     block = 0 if block is None or block >= n else block
     zero_runs = [not x[i : i + RUN].any() for i in range(0, n, RUN)]
-    scales = [_scale(x[i : i + (block or n)], scale) for i in range(0, n, block or max(n, 1))]
+    parts = [x[i : i + (block or n)] for i in range(0, n, block or max(n, 1))]
+    scales = [min(stretch * _mean(part, scale), LARGEST) for part in parts]
     signs = bytearray((n + 7) // 8)
     for i, value in enumerate(x):
         signs[i // 8] |= int(value < 0) << i % 8
@@ -27,15 +30,15 @@ def encode(x: Floats, scale: str = "l1", block: int | None = None) -> bytes:
     return payload + (_bitmap(zero_runs) if any(zero_runs) else b"")
 
 
-def _scale(part: Floats, scale: str) -> float:
+def _mean(part: Floats, scale: str) -> float:
     """Mean magnitude, or root mean square, of the elements in runs that are not all zeros."""
     runs = [part[i : i + RUN] for i in range(0, len(part), RUN)]
     live = [float(value) for run in runs if run.any() for value in run]
     if not live:
         return 0.0
     if scale == "l1":
-        return min(math.fsum(abs(value) for value in live) / len(live), LARGEST)
-    return min(math.sqrt(math.fsum(value * value for value in live) / len(live)), LARGEST)
+        return math.fsum(abs(value) for value in live) / len(live)
+    return math.sqrt(math.fsum(value * value for value in live) / len(live))
 
 
 def _bitmap(flags: list[bool]) -> bytes:

@@ -14,6 +14,7 @@ from thinwire.wire.limits import Limits
 PARAMETER = torch.zeros(1)
 
 BAD: list[tuple[Callable[[], object], str]] = [
+    (lambda: tw.OneBit(stretch=2.0), "OneBit: stretch must be between 0.0 and 2.0, got 2.0"),
     (lambda: tw.OneBit(scale="l3"), "OneBit: scale must be one of l1, l2, got 'l3'"),
     (lambda: tw.OneBit(block=0), "OneBit: block must be a positive multiple of 64, got 0"),
     (lambda: tw.OneBit(block=-64), "OneBit: block .* got -64"),

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from thinwire import _native
-from thinwire.checks import check_choice
+from thinwire.checks import check_between, check_choice
 from thinwire.codec.arena import encode_anew
 from thinwire.codec.base import MAX_NUMEL, Payload, accepted, finite
 from thinwire.errors import ConfigError
@@ -28,6 +28,10 @@ class OneBit:
     keeps the norm but can enlarge the error of heavy-tailed tensors). ``block`` is how many
     elements share a scale: a multiple of 64, or None for the whole tensor.
 
+    ``stretch`` is how many times that is sent, between 0 and 2: any "l1" is a contraction then. 1
+    leaves the smallest residual after one step; with feedback somewhat more leaves less in the
+    long run, because elements much larger than the mean arrive in fewer steps.
+
     One bit cannot say zero, but a run of 64 elements that are all zero is left out of the mean
     and decodes to zeros: rows that never have a gradient never move.
 
@@ -42,6 +46,7 @@ class OneBit:
 
     scale: str = "l1"
     block: int | None = None
+    stretch: float = 1.0
 
     name: ClassVar[str] = "onebit"
     wire_id: ClassVar[int] = 4
@@ -51,6 +56,7 @@ class OneBit:
         check_choice(self.scale, ("l1", "l2"), owner="OneBit", field="scale")
         if self.block is not None and not _is_block(self.block):
             raise ConfigError(f"OneBit: block must be a positive multiple of 64, got {self.block}")
+        check_between(self.stretch, 0.0, 2.0, owner="OneBit", field="stretch")
 
     @property
     def native_scale(self) -> _native.SignScale:
@@ -66,7 +72,7 @@ class OneBit:
     def encode_into(self, x: Tensor, out: memoryview, *, seed: int) -> int:
         del seed  # nothing here is random
         scale, block = self.native_scale, self.native_block
-        return finite(_native.onebit_encode(x, scale, block, out), self.name)
+        return finite(_native.onebit_encode(x, scale, block, out, self.stretch), self.name)
 
     @staticmethod
     def decode(payload: Payload, out: Tensor) -> None:

@@ -137,6 +137,7 @@ class _OneBitFusion:
             out,
             momentum,
             factor,
+            self.codec.stretch,
         )
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
@@ -161,6 +162,7 @@ class _OneBitFusion:
             self.codec.native_block,
             self.stages.keep(change),
             out,
+            self.codec.stretch,
         )
         return finite(nbytes, self.codec.name)
 
