@@ -26,7 +26,7 @@ from thinwire.codec.policy import BLOCK
 from thinwire.optim.sgd import loss_of
 
 FLOOR = 0.1
-LEAST_DECAY = 0.8
+LEAST_DECAY = 0.5
 """A refresh that stands for many steps keeps at least this part of the variance: the squares of a
 single gradient are too noisy to replace all others."""
 
