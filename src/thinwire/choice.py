@@ -18,7 +18,6 @@ from torch.optim.optimizer import Optimizer
 from thinwire.codec.base import Codec, is_unbiased
 from thinwire.codec.dense import BFloat16, Float16, Float32
 from thinwire.codec.policy import Policy, as_policy
-from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import stages_of
@@ -86,9 +85,9 @@ _PAIRS = (
     Pair(
         Adds.GRADIENT,
         Sends.LATE,
-        "doublesqueeze(OneBit())",
+        "doublesqueeze()",
         Verdict.EQUAL,
-        "98.1 % against 98.3 % of digits right on MNIST",
+        "a held-out loss of 0.996 against 1.025 on CIFAR-10",
     ),
     Pair(
         Adds.MOMENTUM,
@@ -96,14 +95,14 @@ _PAIRS = (
         "doublesqueeze(OneBit())",
         Verdict.DIVERGES,
         "12.5 % against 90.6 % of pictures right on Fashion-MNIST",
-        "tw.momentum_sgd(tw.OneBit())",
+        "tw.momentum_sgd()",
     ),
     Pair(
         Adds.MOMENTUM,
         Sends.MOMENTUM,
-        "momentum_sgd(OneBit())",
+        "momentum_sgd()",
         Verdict.EQUAL,
-        "90.5 % against 90.6 % of pictures right on Fashion-MNIST",
+        "a held-out loss of 1.71 against 1.72, of a GPT on characters",
     ),
     Pair(
         Adds.ADAM,
@@ -124,8 +123,16 @@ _PAIRS = (
         Adds.LANS,
         Sends.LATE,
         "clan(OneBit(block=1024))",
+        Verdict.LOSES,
+        "a held-out loss of 2.34 against 1.68, of a GPT on characters",
+        "tw.clan()",
+    ),
+    Pair(
+        Adds.LANS,
+        Sends.ALL,
+        "clan()",
         Verdict.EQUAL,
-        "0.5 % above dense in held-out loss (masked words)",
+        "a held-out loss of 1.66 against 1.68, of a GPT on characters",
     ),
     Pair(
         Adds.OTHER,
@@ -157,13 +164,13 @@ def recipe_for(optimizer: Optimizer) -> Recipe:
     """
     adds = _adds(optimizer)
     if adds is Adds.GRADIENT:
-        return doublesqueeze(OneBit())
+        return doublesqueeze()
     if adds is Adds.MOMENTUM:
-        return momentum_sgd(OneBit())
+        return momentum_sgd()
     if adds is Adds.ADAM:
         return adam()
     if adds is Adds.LANS:
-        return clan(OneBit(block=1024))
+        return clan()
     return Recipe(push=BFloat16(), pull=BFloat16())
 
 
@@ -204,6 +211,11 @@ def check_pair(recipe: Recipe, optimizer: Optimizer, *, force: bool = False) -> 
             if pair.verdict is Verdict.DIVERGES:
                 raise ConfigError(f"{text}, or force=True if you must")
             warnings.warn(f"{text} (force=True if you know)", stacklevel=4)
+
+
+def delays(recipe: Recipe) -> bool:
+    """Whether what comes back from an exchange holds parts of earlier gradients."""
+    return _sends(recipe) is not Sends.ALL
 
 
 def _adds(optimizer: Optimizer) -> Adds:

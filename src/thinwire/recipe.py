@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from thinwire.checks import check_momentum
 from thinwire.codec.base import Codec, is_unbiased
 from thinwire.codec.dense import Float16, Float32
-from thinwire.codec.policy import Chooser, as_policy, by_row, unless_dense_is_cheaper, vectors_as
+from thinwire.codec.dither import Dither
+from thinwire.codec.policy import (
+    Chooser,
+    as_policy,
+    by_row,
+    small_as,
+    unless_dense_is_cheaper,
+    vectors_as,
+)
 from thinwire.codec.schedule import warmup
 from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
@@ -97,37 +105,60 @@ def dgc(
     push = unless_dense_is_cheaper(warmup(kept, steps=warmup_steps) if warmup_steps else kept)
     pull: Chooser = Nonzero() if pull_ratio is None else TopK(pull_ratio, values=values)
     check_momentum(momentum, owner="dgc")
-    clip = () if clip_norm is None else (Clip(clip_norm),)
     correction = (Momentum(momentum, nesterov, mask),) if momentum else ()
     return Recipe(
         push=vectors_as(vectors or Float32(), otherwise=push),
-        push_feedback=chain(*clip, *correction, Residual()),
+        push_feedback=chain(*_clip(clip_norm), *correction, Residual()),
         pull=vectors_as(Float32(), otherwise=pull) if vectors is None else pull,
         pull_feedback=NoFeedback() if pull_ratio is None else Residual(),
     )
 
 
-def doublesqueeze(codec: Codec) -> Recipe:
-    """DoubleSqueeze: error-compensated compression by the workers and by the server."""
-    return Recipe(codec, Residual(), codec, Residual())
+STRETCH = 1.5
+"""Of one bit for momentum. With 1, and one scale, the loss on Fashion-MNIST is 2.9 % above that of
+dense training, with 1.5 within 1 %; with 2, where it is no contraction any more, 6 %."""
+
+SMALL, FEW_SCALES = 1 << 15, 4096
+"""Tensors below this size have a scale for so many elements: there, every byte counts."""
+
+
+def doublesqueeze(codec: Codec | None = None, *, clip_norm: float | None = None) -> Recipe:
+    """DoubleSqueeze: error-compensated compression by the workers and by the server.
+
+    For SGD without momentum. ``codec`` None is top-k 5 % with 8-bit values, and 16 bits for 1-D
+    tensors. ``clip_norm`` clips each worker's gradient before it is sent: leave
+    ``clip_grad_norm_`` out then, which would clip what was delayed, too.
+    """
+    both: Chooser = vectors_as(Float16(), otherwise=TopK(0.05, values="int8"))
+    if codec is not None:
+        both = codec
+    feedback = Residual() if clip_norm is None else chain(Clip(clip_norm), Residual())
+    return Recipe(both, feedback, both, Residual())
+
+
+def _clip(norm: float | None) -> tuple[Clip, ...]:
+    return () if norm is None else (Clip(norm),)
 
 
 def momentum_sgd(
-    codec: Codec, *, clip_norm: float | None = None, vectors: Codec | None = None
+    codec: Codec | None = None, *, clip_norm: float | None = None, vectors: Codec | None = None
 ) -> Recipe:
     """For ``torch.optim.SGD`` with momentum: its momentum is what travels, both ways.
 
-    Momentum, dampening, weight decay and Nesterov are the optimizer's; give it as ``optimizer``.
+    ``codec`` None is one bit for each element, with a scale for every 1,024, in embeddings for
+    every row, and in small tensors for every 4,096. Momentum, dampening, weight decay and Nesterov
+    are the optimizer's; give it as ``optimizer``.
     ``clip_norm`` clips each worker's gradient before momentum is added: leave ``clip_grad_norm_``
     out then, which would clip the momentum. 1-D tensors are sent as ``vectors`` (None: 16 bits).
     With ``Float32`` nothing is delayed: gradients travel, as in ``dense()``.
     """
     if codec == Float32() and clip_norm is None:
         return Recipe()
-    clip = () if clip_norm is None else (Clip(clip_norm),)
-    both = vectors_as(vectors or Float16(), otherwise=codec)
+    few_scales = OneBit(block=FEW_SCALES, stretch=STRETCH)
+    one_bit = small_as(few_scales, below=SMALL, otherwise=by_row(OneBit(stretch=STRETCH)))
+    both = vectors_as(vectors or Float16(), otherwise=one_bit if codec is None else codec)
     back = chain(SGDMomentum(), Residual())
-    return Recipe(both, chain(*clip, SGDMomentum(), Residual()), both, back)
+    return Recipe(both, chain(*_clip(clip_norm), SGDMomentum(), Residual()), both, back)
 
 
 def adam(
@@ -139,29 +170,33 @@ def adam(
 ) -> Recipe:
     """Compressed Adam, for ``torch.optim.AdamW``, ``torch.optim.Adam`` and ``tw.optim.AdamW``.
 
-    The momentum travels, both ways; ``codec`` None is ``OneBit`` with a scale for
-    every 1,024 elements, and in embeddings for every row. The variance is
-    refreshed by steps that send gradients in 16 bits: the ``first`` ones, and later ones at gaps
-    that double up to ``most_gap`` steps. 1-D tensors travel in 16 bits in every step.
+    The momentum travels, both ways; ``codec`` None is one bit for each element, with a scale for
+    every 1,024, and in embeddings for every row. The variance is refreshed by steps that send
+    gradients in 16 bits: the ``first`` ones, and later ones at gaps that double up to ``most_gap``
+    steps. 1-D tensors travel in 16 bits in every step.
     ``clip_norm`` clips each worker's gradient before momentum is added: leave ``clip_grad_norm_``
     out then. With ``Float32`` nothing is delayed: gradients travel, as in ``dense()``.
     """
-    both: Chooser = by_row(OneBit()) if codec is None else codec
+    both: Chooser = by_row(OneBit(stretch=STRETCH)) if codec is None else codec
     if codec == Float32() and clip_norm is None:
         return Recipe()
     shared = AdamMomentum(first, most_gap)
-    clip = () if clip_norm is None else (Clip(clip_norm),)
     back = chain(shared, Residual())
-    return Recipe(both, chain(*clip, shared, Residual()), both, back)
+    return Recipe(both, chain(*_clip(clip_norm), shared, Residual()), both, back)
 
 
-def clan(codec: Codec, *, vectors: Codec | None = None) -> Recipe:
+def clan(codec: Codec | None = None, *, vectors: Codec | None = None) -> Recipe:
     """CLAN's exchange, for the LANS optimizer: feedback for biased codecs, none for unbiased.
+
+    ``codec`` None is ``Dither(7)``, as in the paper. LANS divides by the root of the mean square of
+    what it sees, which parts of gradients that come late and all at once make large; so biased
+    codecs can lose much.
 
     1-D tensors are sent as ``vectors``. None: as all others if ``codec`` is unbiased, else in 16
     bits. LANS normalises gradients, so that it takes full steps also where there is only noise, and
     biases and norms suffer from that most. They are a thousandth of BERT-base.
     """
+    codec = Dither(7) if codec is None else codec
     unbiased = is_unbiased(codec)
     if vectors is None:
         vectors = codec if unbiased else Float16()

@@ -37,21 +37,21 @@ def typed_stored_recipe(stored: str) -> str:
 def _guesses(recipe: Recipe) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
     """Named recipes, with settings, that this one may equal."""
     yield recipes.dense, {}
-    yield from _sharing(recipe, None)
+    yield from _clipping(recipe, None)
+    yield recipes.clan, {"codec": None}
     for codec in _of(set(registry.codecs().values()), recipe.push):
-        yield recipes.doublesqueeze, {"codec": codec}
+        yield from _clipping(recipe, codec)
         yield recipes.clan, {"codec": codec}
-        yield from _sharing(recipe, codec)
         if isinstance(codec, TopK):
             yield recipes.dgc, _dgc_settings(recipe, codec)
 
 
-def _sharing(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
+def _clipping(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
     feedback = recipe.push_feedback
     clip_norm = next((clip.norm for clip in _of({Clip}, feedback)), None)
     settings = {"codec": codec, "clip_norm": clip_norm}
-    if codec is not None:
-        yield recipes.momentum_sgd, settings
+    yield recipes.doublesqueeze, settings
+    yield recipes.momentum_sgd, settings
     for shared in _of({AdamMomentum}, feedback):
         yield recipes.adam, {**settings, "first": shared.first, "most_gap": shared.most_gap}
 

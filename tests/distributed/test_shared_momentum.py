@@ -25,6 +25,7 @@ from tests.distributed.training import (
     loss_of,
     momentum_sgd,
     network,
+    plain_sgd,
     train,
     virtual,
     weights,
@@ -52,7 +53,7 @@ def adam_with_l2(net: nn.Module) -> Optimizer:
 
 
 CASES: dict[str, tuple[Recipe, Make]] = {
-    "1 bit": (tw.momentum_sgd(tw.OneBit()), momentum_sgd),
+    "1 bit": (tw.momentum_sgd(), momentum_sgd),
     "top-k": (tw.momentum_sgd(tw.TopK(0.02)), nesterov),
     "adam": (tw.adam(first=3, most_gap=4), adamw),
     "adam, top-k": (tw.adam(tw.TopK(0.05), first=3, most_gap=2), adam_with_l2),
@@ -116,8 +117,16 @@ def test_a_resumed_run_is_the_same_bit_for_bit(name: str) -> None:
     assert found == [virtual(recipe, 2, STEPS, optimizer=optimizer)] * 2
 
 
-def clip_after_the_exchange(norm: float, module: bool) -> list[str]:
-    trainer = Trainer(tw.momentum_sgd(tw.OneBit()), optimizer=momentum_sgd, module=module)
+CLIPPED: dict[str, tuple[Recipe, Make]] = {
+    "momentum": (tw.momentum_sgd(), momentum_sgd),
+    "late": (tw.doublesqueeze(), plain_sgd),
+    "full": (tw.clan(), plain_sgd),
+}
+
+
+def clip_after_the_exchange(name: str, norm: float, module: bool) -> list[str]:
+    recipe, optimizer = CLIPPED[name]
+    trainer = Trainer(recipe, optimizer=optimizer, module=module)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for step in range(4):
@@ -129,11 +138,19 @@ def clip_after_the_exchange(norm: float, module: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("module", [False, True])
-def test_a_script_that_clips_momentum_is_told_once(module: bool) -> None:
-    for texts in run(clip_after_the_exchange, 1e-3, module, ranks=2):
+@pytest.mark.parametrize(("name", "what"), [("momentum", "momentum"), ("late", "was delayed")])
+def test_a_script_that_clips_what_comes_back_is_told_once(
+    name: str, what: str, module: bool
+) -> None:
+    for texts in run(clip_after_the_exchange, name, 1e-3, module, ranks=2):
         assert len(texts) == 1
+        assert what in texts[0]
         assert "clip_norm" in texts[0]
-    assert run(clip_after_the_exchange, 1e3, module, ranks=2) == [[], []]
+    assert run(clip_after_the_exchange, name, 1e3, module, ranks=2) == [[], []]
+
+
+def test_a_script_may_clip_gradients_that_came_in_full() -> None:
+    assert run(clip_after_the_exchange, "full", 1e-3, False, ranks=2) == [[], []]
 
 
 @pytest.mark.parametrize("name", ["momentum_sgd", "adam"])
@@ -218,7 +235,7 @@ def train_unlike(optimizer: Make) -> tuple[str, list[bytes]]:
 
 @pytest.mark.parametrize(
     ("optimizer", "recipe"),
-    [(momentum_sgd, "momentum_sgd(OneBit())"), (adamw, "adam()")],
+    [(momentum_sgd, "momentum_sgd()"), (adamw, "adam()")],
 )
 def test_without_a_recipe_the_one_that_fits_is_chosen(optimizer: Make, recipe: str) -> None:
     found = run(train_unlike, optimizer, ranks=2)

@@ -13,9 +13,7 @@ RUN = 64
 LARGEST = 2.0**100
 
 
-def encode(
-    x: Floats, scale: str = "l1", block: int | None = None, stretch: float = 1.0
-) -> bytes:
+def encode(x: Floats, scale: str = "l1", block: int | None = None, stretch: float = 1.0) -> bytes:
     """Sums are exact and rounded once, so scales may differ in the last bit from sums of floats."""
     n = len(x)
     block = 0 if block is None or block >= n else block

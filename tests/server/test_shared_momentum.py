@@ -109,7 +109,7 @@ def test_a_client_without_a_recipe_takes_the_one_that_fits_its_optimizer() -> No
         net = network()
         with tw.Client([server.address], rank=0, workers=1) as client:
             client.attach(net, momentum_sgd(net))
-            assert client.stats().recipe == "momentum_sgd(OneBit())"
+            assert client.stats().recipe == "momentum_sgd()"
 
 
 def test_early_forward_applies_momentum_group_by_group() -> None:

@@ -22,14 +22,15 @@ def params() -> list[nn.Parameter]:
 MOMENTUM = torch.optim.SGD(params(), lr=0.1, momentum=0.9)
 SGD = torch.optim.SGD(params(), lr=0.1)
 ADAMW = torch.optim.AdamW(params())
+LANS = tw.optim.LANS(params(), 0.1)
 OPTIMIZERS: list[tuple[Optimizer, Recipe]] = [
-    (SGD, tw.doublesqueeze(tw.OneBit())),
-    (tw.optim.SGD(params(), 0.1, momentum=0.9), tw.doublesqueeze(tw.OneBit())),
-    (MOMENTUM, tw.momentum_sgd(tw.OneBit())),
+    (SGD, tw.doublesqueeze()),
+    (tw.optim.SGD(params(), 0.1, momentum=0.9), tw.doublesqueeze()),
+    (MOMENTUM, tw.momentum_sgd()),
     (ADAMW, tw.adam()),
     (torch.optim.Adam(params()), tw.adam()),
     (tw.optim.AdamW(params()), tw.adam()),
-    (tw.optim.LANS(params(), 0.1), tw.clan(tw.OneBit(block=1024))),
+    (LANS, tw.clan()),
     (torch.optim.RMSprop(params()), Recipe(push=tw.BFloat16(), pull=tw.BFloat16())),
 ]
 
@@ -61,7 +62,7 @@ def test_a_pair_that_diverges_is_refused_with_what_to_use(codec: tw.OneBit | tw.
     check_pair(recipe, MOMENTUM, force=True)
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW, torch.optim.RMSprop(params())], ids=repr)
+@pytest.mark.parametrize("optimizer", [ADAMW, LANS, torch.optim.RMSprop(params())], ids=repr)
 def test_a_pair_that_loses_warns_with_the_number(optimizer: Optimizer) -> None:
     with pytest.warns(UserWarning, match=r"loses with .* at the rate of dense training \(.*use tw"):
         check_pair(tw.dgc(0.01, momentum=0.0), optimizer)

@@ -97,6 +97,7 @@ def compress_ddp(
     ranks = ranks_of(group or ddp.process_group, caller="compress_ddp")
     compression = _compression(ddp, names, ranks, recipe, options)
     trained = trained_parameters(ddp.module)
+    compression.watch_gradients(trained)
     compression.carry(use_momentum(recipe, optimizer, trained, alone=True))
     _register(ddp, compression)
     return compression

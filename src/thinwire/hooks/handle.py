@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from thinwire.choice import check_pair
@@ -20,6 +21,7 @@ from thinwire.exchange.optimizer_steps import OptimizerSteps
 from thinwire.exchange.pipeline import Runner
 from thinwire.gradient.pieces import Piece
 from thinwire.gradient.steps import StepInfo
+from thinwire.hooks.gradient_watch import GradientWatch
 from thinwire.hooks.rank_state import CompressionState, RankState, checked_states
 from thinwire.hooks.rendezvous import Membership
 from thinwire.optim.shared_momentum import MomentumSource
@@ -74,8 +76,14 @@ class Compression(ABC):
         self._backward = Backward(StepInfo(0))
         self._closed = False
         self._momentum: MomentumSource | None = None
+        self._gradient_watch: GradientWatch | None = None
         self.steps = 0
         self.overflowed_steps = 0
+
+    def watch_gradients(self, parameters: Mapping[str, Tensor]) -> None:
+        """Warn if the script clips what comes back. Before ``carry``, which changes gradients."""
+        if self._optimizer is not None:
+            self._gradient_watch = GradientWatch(self.recipe, self._optimizer, parameters)
 
     def carry(self, momentum: MomentumSource | None) -> None:
         """Send this momentum with gradients, for recipes that share the optimizer's."""
@@ -193,8 +201,8 @@ class Compression(ABC):
 
     def _look_at_gradients(self) -> None:
         """Once all gradients are those of all ranks, where the script sees them."""
-        if self._momentum is not None:
-            self._momentum.look()
+        if self._gradient_watch is not None:
+            self._gradient_watch.look(self._backward.info.step)
 
     @abstractmethod
     def _end_of_backward(self) -> None:
@@ -207,8 +215,9 @@ class Compression(ABC):
     def close(self) -> None:
         """Stop. The model cannot be trained after that. Does not wait for other ranks."""
         self._closed = True
-        if self._momentum is not None:
-            self._momentum.detach()
+        for watching in (self._momentum, self._gradient_watch):
+            if watching is not None:
+                watching.detach()
         self._runner.close()
         for endpoint in self._endpoints:
             endpoint.close()

@@ -67,6 +67,7 @@ def compress_module(
         force=force,
         deadline_seconds=deadline_seconds,
     )
+    compression.watch_gradients(parameters)
     compression.carry(use_momentum(recipe, optimizer, parameters, alone=True))
     return compression
 

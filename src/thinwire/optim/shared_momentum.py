@@ -11,7 +11,6 @@ and go from one to the other. The optimizer stays the user's own, too. Before ea
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -34,9 +33,6 @@ from thinwire.optim.adam import AdamSettings, AdamState
 from thinwire.optim.sgd import SGD
 from thinwire.recipe import Recipe
 
-LOOKS = 1000
-"""The number of steps in which changed gradients are looked for: later ones are like these."""
-
 _ATTRIBUTE = "_thinwire_momentum"
 """Where an optimizer has its ``MomentumSource``: it may be attached again."""
 
@@ -54,8 +50,6 @@ class MomentumSource(ABC):
         self._grouped: tuple[list[dict[str, Any]], int] = [], 0
         self._flat: dict[str, Tensor] = {}
         self._step: int | None = None
-        self._seen: tuple[str, int, float] | None = None
-        self._warned = False
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -70,19 +64,6 @@ class MomentumSource(ABC):
     def expect(self, step: int) -> None:
         """The gradients that the optimizer sees next are answers to pushes of this step."""
         self._step = step
-        self._seen = None
-
-    def look(self) -> None:
-        """All answers are there: remember one number, to notice if a script changes them."""
-        if self._warned or self._step is None or self._step > LOOKS:
-            return
-        for name, key in self._keys.items():
-            grad = self._parameters[name].grad
-            if grad is not None and grad.numel() and self._stage.travels(key, step=self._step):
-                flat = grad.detach().reshape(-1)
-                place = int(flat.abs().argmax())
-                self._seen = name, place, float(flat[place])
-                return
 
     def carried(self, piece: Piece, *, step: int) -> Carried | None:
         """What a push of this piece carries; None if it is its gradient alone."""
@@ -141,7 +122,6 @@ class MomentumSource(ABC):
                 "a fused optimizer leaves gradients scaled until its own step, which this recipe "
                 "does for it: use fused=False with a GradScaler"
             )
-        self._check_unchanged()
         for name, parameter in self._parameters.items():
             grad = parameter.grad
             if grad is None or self._group(parameter) is None:
@@ -149,20 +129,6 @@ class MomentumSource(ABC):
             if not self._apply(self._keys[name], parameter, grad, self._step):
                 self._hidden.append((parameter, grad))
                 parameter.grad = None
-
-    def _check_unchanged(self) -> None:
-        if self._seen is None:
-            return
-        (name, place, value), self._seen = self._seen, None
-        grad = self._parameters[name].grad
-        if grad is not None and float(grad.detach().reshape(-1)[place]) != value:
-            self._warned = True
-            warnings.warn(
-                "gradients were changed after the exchange, by clip_grad_norm_ perhaps: with this "
-                "recipe they are the optimizer's momentum, which is clipped then. Leave that out, "
-                "and give the recipe clip_norm=..., which clips gradients before they are sent",
-                stacklevel=5,
-            )
 
     def _after_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 
+from thinwire.choice import delays
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import chain, stages_of
 from thinwire.feedback.clip import Clip
@@ -23,7 +24,8 @@ def complete_recipe(text: str, training: Training, epoch_steps: int) -> str:
     "dgc" and "dgc(0.01)" get the momentum of the task's optimizer, its clipping, done by each
     worker on its own gradient as in the paper, and its warm-up, unless the recipe sets them. A
     "warmup(TopK(0.001))" anywhere in a recipe gets the task's steps in the same way. With a recipe
-    that sends momentum, workers clip, too: to clip the mean would be to clip the momentum.
+    that delays parts of gradients or sends momentum, workers clip, too: to clip the mean would be
+    to clip that.
     """
     tree = parse_recipe(text)
     call = ast.Call(tree, [], []) if isinstance(tree, ast.Name) else tree
@@ -36,7 +38,7 @@ def complete_recipe(text: str, training: Training, epoch_steps: int) -> str:
             _fill(part, left_open.get(part.func.id, {}))
     completed = ast.unparse(call)
     recipe, norm = read_recipe(completed), training.clip_norm
-    if norm is None or clips(recipe) or not recipe.shares_momentum:
+    if norm is None or clips(recipe) or not delays(recipe):
         return completed
     feedback = chain(Clip(norm), *stages_of(recipe.push_feedback))
     return written(replace(recipe, push_feedback=feedback))

@@ -71,10 +71,10 @@ def test_optimizers_get_the_recipe_that_users_get() -> None:
     assert len(plan.experiments) == 20
     chosen = {e.name.partition("-")[2]: e.variants[1].recipe for e in plan.experiments}
     assert chosen == {
-        "sgd": "doublesqueeze(OneBit())",
-        "momentum": "momentum_sgd(OneBit())",
+        "sgd": "doublesqueeze()",
+        "momentum": "momentum_sgd()",
         "adamw": "adam()",
-        "lans": "clan(OneBit(block=1024))",
+        "lans": "clan()",
     }
     assert all(len({v.recipe for v in e.variants}) == 3 for e in plan.experiments)
     assert len(trials(plan, seeds=3, only=["gpt-adamw"])) == 9

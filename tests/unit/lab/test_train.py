@@ -13,7 +13,7 @@ from tests.unit.lab.real_data import needs
 from tests.unit.lab.runs import gpt, lstm, run, state, without_seconds
 from thinwire.codec.sign import OneBit
 from thinwire.errors import ConfigError, NonFiniteError, ThinwireError
-from thinwire.recipe import Recipe, adam, momentum_sgd
+from thinwire.recipe import Recipe, adam, doublesqueeze, momentum_sgd
 from thinwire.recipe_text import read_recipe
 from thinwire_lab.reproduce.execute import find_reproduction
 from thinwire_lab.reproduce.plan import trials
@@ -208,7 +208,7 @@ def test_dgc_gets_what_it_leaves_open_from_the_task() -> None:
         "dgc(0.01)": "dgc(0.01, momentum=0.0, clip_norm=0.25, warmup_steps=100)",
         "dgc(0.01, warmup_steps=0, momentum=0.5)": "dgc(0.01, warmup_steps=0, momentum=0.5, "
         "clip_norm=0.25)",
-        "doublesqueeze(OneBit())": "doublesqueeze(OneBit())",
+        "clan(Dither(4))": "clan(Dither(4))",
     }
     assert {text: complete_recipe(text, training, 100) for text in spelled} == spelled
 
@@ -217,11 +217,12 @@ def test_dgc_gets_what_it_leaves_open_from_the_task() -> None:
     ("typed", "expected"),
     [
         ("momentum_sgd(OneBit())", momentum_sgd(OneBit(), clip_norm=0.25)),
+        ("doublesqueeze", doublesqueeze(clip_norm=0.25)),
         ("adam", adam(clip_norm=0.25)),
         ("adam(clip_norm=1.0)", adam(clip_norm=1.0)),
     ],
 )
-def test_workers_clip_where_momentum_travels(typed: str, expected: Recipe) -> None:
+def test_workers_clip_where_something_is_delayed(typed: str, expected: Recipe) -> None:
     training = find_task("penn-momentum", "smoke").training
     assert read_recipe(complete_recipe(typed, training, 100)) == expected
 

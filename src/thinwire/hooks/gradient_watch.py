@@ -1,0 +1,82 @@
+"""``GradientWatch``: notices if a script clips what came back from the exchange.
+
+That is not a gradient: it holds what was delayed, or the optimizer's momentum, and its norm is
+larger. ``clip_grad_norm_`` would then make all steps smaller than those of dense training.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from thinwire.choice import delays
+from thinwire.feedback.momentum import shared_momentum
+from thinwire.gradient.pieces import Key
+from thinwire.recipe import Recipe
+
+STEPS = 1000
+"""The number of steps that are looked at: later ones are like these."""
+
+
+class GradientWatch:
+    """Compares one number of the gradients after the exchange with what ``optimizer`` gets.
+
+    Make it before anything else that changes gradients when the optimizer steps.
+    """
+
+    def __init__(
+        self, recipe: Recipe, optimizer: Optimizer, parameters: Mapping[str, Tensor]
+    ) -> None:
+        self._stage = shared_momentum(recipe.push_feedback)
+        self._parameters = parameters
+        self._keys = [Key(name, tuple(p.shape)) for name, p in parameters.items()]
+        self._seen: tuple[str, int, float] | None = None
+        self._done = not delays(recipe)
+        self._handle = optimizer.register_step_pre_hook(self._check)
+
+    def detach(self) -> None:
+        """Leave the optimizer alone from now on."""
+        self._handle.remove()
+
+    def look(self, step: int) -> None:
+        """All gradients of this step came back: remember the largest element of one."""
+        self._seen = None
+        if self._done or step > STEPS:
+            return
+        for key in self._keys:
+            grad = self._parameters[key.name].grad
+            if grad is not None and grad.numel() and self._is_late(key, step):
+                flat = grad.detach().reshape(-1)
+                place = int(flat.abs().argmax())
+                self._seen = key.name, place, float(flat[place])
+                return
+
+    def _is_late(self, key: Key, step: int) -> bool:
+        return len(key.shape) > 1 and (self._stage is None or self._stage.travels(key, step=step))
+
+    def _check(self, optimizer: Optimizer, *rest: object) -> None:
+        if self._seen is None:
+            return
+        (name, place, value), self._seen = self._seen, None
+        grad = self._parameters[name].grad
+        if grad is None or not _is_clipped(value, float(grad.detach().reshape(-1)[place])):
+            return
+        self._done = True
+        what = "hold what was delayed" if self._stage is None else "are the optimizer's momentum"
+        warnings.warn(
+            "gradients were changed after the exchange, by clip_grad_norm_ perhaps: with this "
+            f"recipe they {what}, and to clip that slows training down. Leave it out, and give the "
+            "recipe clip_norm=..., which clips gradients before they are sent",
+            stacklevel=5,
+        )
+
+
+def _is_clipped(before: float, after: float) -> bool:
+    """Whether they differ by a factor that is no GradScaler's, which is a power of two."""
+    if before == after or not before or not after:
+        return False
+    return math.frexp(after / before)[0] != 0.5
