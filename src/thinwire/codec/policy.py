@@ -92,15 +92,20 @@ def vectors_as(codec: Codec, *, otherwise: Chooser) -> VectorsAs:
 BLOCK = 1024
 """Elements that share a scale, unless their tensor is an embedding."""
 
+SMALL, LONG_ROW = 1 << 15, 256
 
-def row_block(key: Key) -> int:
+
+def row_block(key: Key, few: int = BLOCK) -> int:
     """Elements of a tensor that are about alike: ``BLOCK``, or in an embedding those of a row.
 
     An embedding is known by its shape. Rows of frequent words have gradients in every step and
-    rows of rare ones hardly any, so that no scale fits both.
+    rows of rare ones hardly any, so that no scale fits both. ``few`` share a scale in small tensors
+    of long rows, where each block is of a few rows anyway, and scales are a larger part of a frame.
     """
     rows, width = (key.shape[0], key.numel // max(1, key.shape[0])) if key.shape else (1, 1)
-    return max(64, -(-width // 64) * 64) if rows >= 32 * width else BLOCK
+    if rows >= 32 * width:
+        return max(64, -(-width // 64) * 64)
+    return few if key.numel < SMALL and width >= LONG_ROW else BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +113,14 @@ class ByRow:
     codec: OneBit
 
     def choose(self, key: Key, *, step: int, workers: int) -> Codec:
-        return replace(self.codec, block=row_block(key))
+        return replace(self.codec, block=row_block(key, self.codec.block or BLOCK))
 
 
 def by_row(codec: OneBit) -> ByRow:
-    """``codec`` with a scale for every 1,024 elements, and in embeddings for every row."""
+    """``codec`` with a scale for every 1,024 elements, and in embeddings for every row.
+
+    Small tensors of long rows have a scale for every block of the codec, if it has one.
+    """
     return ByRow(codec)
 
 
