@@ -80,9 +80,9 @@ def dgc(
     *,
     momentum: float = 0.9,
     nesterov: bool = False,
-    mask: bool = True,
+    mask: bool = False,
     clip_norm: float | None = None,
-    warmup_steps: int = 400,
+    warmup_steps: int = 1000,
     pull_ratio: float | None = None,
     values: str = "float32",
     vectors: Codec | None = None,
@@ -91,8 +91,11 @@ def dgc(
 
     In the first ``warmup_steps`` more is kept, as in the paper: 25 %, 6.3 %, 1.6 % and 0.4 % for a
     quarter of them each, but never less than ``ratio``. At first gradients are large and change
-    fast, and what is delayed then is out of date when it arrives. Without ``mask`` the velocity of
-    elements that were just sent is kept.
+    fast, and what is delayed then is out of date when it arrives. The paper has four epochs of it.
+
+    ``mask`` clears the velocity of elements that were just sent, as the paper does: so at rates
+    near the largest that is stable. It takes momentum from those that are sent often, and at the
+    rate of dense training that costs more than it gives (Fashion-MNIST: 0.8 points of accuracy).
 
     ``compress_ddp``, ``Client`` and ``VirtualCluster`` take momentum and weight decay over from a
     ``torch.optim.SGD``, whose momentum must be the same; with ``tw.optim.SGD`` there is nothing to

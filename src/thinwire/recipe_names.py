@@ -58,7 +58,7 @@ def _clipping(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe
 
 def _dgc_settings(recipe: Recipe, kept: TopK) -> dict[str, Any]:
     push, pull, feedback = recipe.push, recipe.pull, recipe.push_feedback
-    momentum = next(_of({Momentum}, feedback), Momentum(0.0))
+    momentum = next(_of({Momentum}, feedback), Momentum(0.0, mask=False))
     plain_vectors = isinstance(pull, policy.VectorsAs)
     return {
         "ratio": kept.ratio,

@@ -18,7 +18,7 @@ import thinwire as tw
 from thinwire.server.run_settings import FILE
 
 FOLDER = Path(__file__).parent / "runs" / "dgc-before-recipe-1"
-RECIPE = tw.dgc(0.25, momentum=0.8, clip_norm=1.0, warmup_steps=2)
+RECIPE = tw.dgc(0.25, momentum=0.8, mask=True, clip_norm=1.0, warmup_steps=2)
 
 
 @pytest.fixture
@@ -34,7 +34,8 @@ def test_a_server_takes_up_a_log_with_an_old_recipe(folder: Path) -> None:
 
 def test_another_recipe_is_refused_in_words_that_can_be_typed(folder: Path) -> None:
     words = (
-        r"begun with recipe dgc\(0.25, momentum=0.8, clip_norm=1.0, warmup_steps=2\), not "
+        r"begun with recipe dgc\(0.25, momentum=0.8, mask=True, clip_norm=1.0, "
+        r"warmup_steps=2\), not "
         r"dgc\(0.5\): start the server as before"
     )
     with pytest.raises(tw.ConfigError, match=words):

@@ -10,7 +10,9 @@ from torch import nn
 
 from thinwire.checks import check_choice
 from thinwire.choice import recipe_for
+from thinwire.recipe import dgc
 from thinwire.recipe_names import typed_recipe
+from thinwire.recipe_text import written
 from thinwire_lab.reproduce.plan import Experiment, Reproduction, Variant
 from thinwire_lab.tasks.ours import OPTIMIZERS, RATES
 
@@ -37,6 +39,12 @@ _NETWORKS = {
         "Penn Treebank, masked words",
         "a BERT of one layer of 64, 4 rows of 32 words for each worker",
     ),
+}
+# Spelled out, because to the lab dgc(0.001) is the paper's, with the task's own warm-up.
+_EXTRA = {
+    "fashion-momentum": (
+        Variant("dgc", "tw.dgc(0.001), with its defaults", written(dgc(0.001)), main=True),
+    )
 }
 _SMOKE = "A tiny GPT on the source of Python's standard library: only to see that all of it runs."
 _NOTES = (
@@ -69,7 +77,7 @@ def _experiment(network: str, optimizer: str, scale: str) -> Experiment:
         _SMOKE if scale == "smoke" else f"Rate {RATES[network][optimizer]:g}; {about}.",
         name,
         scale,
-        _variants(optimizer),
+        (*_variants(optimizer), *_EXTRA.get(name, ())),
     )
 
 

@@ -22,7 +22,8 @@ def complete_recipe(text: str, training: Training, epoch_steps: int) -> str:
     """The recipe with all its settings, as ``read_recipe`` reads it.
 
     "dgc" and "dgc(0.01)" get the momentum of the task's optimizer, its clipping, done by each
-    worker on its own gradient as in the paper, and its warm-up, unless the recipe sets them. A
+    worker on its own gradient as in the paper, masking, also as in the paper, and the task's
+    warm-up, unless the recipe sets them. A
     "warmup(TopK(0.001))" anywhere in a recipe gets the task's steps in the same way. With a recipe
     that delays parts of gradients or sends momentum, workers clip, too: to clip the mean would be
     to clip that.
@@ -60,6 +61,7 @@ def _of_dgc(training: Training, epoch_steps: int) -> Values:
     momentum = {"momentum": optimizer.momentum} if isinstance(optimizer, SGDSettings) else {}
     return {
         **momentum,
+        "mask": True,
         "clip_norm": training.clip_norm,
         "warmup_steps": _warmup_steps(training, epoch_steps),
     }

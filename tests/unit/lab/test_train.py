@@ -76,7 +76,9 @@ def test_it_learns_and_compression_shows_in_the_bytes(tmp_path: Path) -> None:
 def test_the_log_has_settings_first_then_epochs_and_evaluations(tmp_path: Path) -> None:
     result = run(gpt(tmp_path))
     first, *lines = (tmp_path / NAME).read_text().splitlines()
-    assert json.loads(first)["recipe"] == "dgc(0.05, momentum=0.9, clip_norm=None, warmup_steps=0)"
+    assert json.loads(first)["recipe"] == (
+        "dgc(0.05, momentum=0.9, mask=True, clip_norm=None, warmup_steps=0)"
+    )
     assert [read_event(line) for line in lines] == list(result.events)
     kinds = [type(event) for event in result.events]
     assert kinds == [Epoch, Evaluation] * 3 + [Outcome]
@@ -204,10 +206,10 @@ def test_impossible_settings_are_refused(
 def test_dgc_gets_what_it_leaves_open_from_the_task() -> None:
     training = find_task("lstm-small", "paper").training
     spelled = {
-        "dgc": "dgc(momentum=0.0, clip_norm=0.25, warmup_steps=100)",
-        "dgc(0.01)": "dgc(0.01, momentum=0.0, clip_norm=0.25, warmup_steps=100)",
+        "dgc": "dgc(momentum=0.0, mask=True, clip_norm=0.25, warmup_steps=100)",
+        "dgc(0.01)": "dgc(0.01, momentum=0.0, mask=True, clip_norm=0.25, warmup_steps=100)",
         "dgc(0.01, warmup_steps=0, momentum=0.5)": "dgc(0.01, warmup_steps=0, momentum=0.5, "
-        "clip_norm=0.25)",
+        "mask=True, clip_norm=0.25)",
         "clan(Dither(4))": "clan(Dither(4))",
     }
     assert {text: complete_recipe(text, training, 100) for text in spelled} == spelled
