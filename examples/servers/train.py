@@ -1,6 +1,6 @@
 """A worker of parameter servers. Each runs anywhere that reaches the servers; no process group.
 
-    thinwire serve --workers 2 --recipe 'doublesqueeze(OneBit())' --log-dir ps0
+    thinwire serve --workers 2 --recipe doublesqueeze --log-dir ps0
     python train.py --rank 0 --workers 2 &
     python train.py --rank 1 --workers 2
 
@@ -31,7 +31,7 @@ def main() -> None:
     torch.manual_seed(0)  # all workers begin with the same weights
     net = nn.Sequential(nn.Linear(20, 256), nn.Tanh(), nn.Linear(256, 2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.2)
-    recipe = tw.doublesqueeze(tw.OneBit())
+    recipe = tw.doublesqueeze()
 
     with tw.Client(options.servers, recipe, rank=options.rank, workers=options.workers) as client:
         load(options.checkpoint, net, optimizer, client)
