@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import thinwire as tw
+from thinwire.codec.policy import by_row
 from thinwire.codec.schedule import WARMUP_RATIOS
+from thinwire.feedback.momentum import SGDMomentum
 from thinwire.recipe_text import read_stored_recipe, stored_recipe
 
 GOLDEN = {
@@ -32,6 +34,12 @@ GOLDEN = {
         push_feedback=tw.chain(
             tw.Clip(1.0, scope="model"), tw.Momentum(0.9, nesterov=False, mask=True), tw.Residual()
         ),
+    ),
+    "recipe/1 Recipe(push=by_row(OneBit(block=4096, stretch=1.5)), push_feedback=chain("
+    "SGDMomentum(), Residual()), pull=by_row(OneBit()))": tw.Recipe(
+        push=by_row(tw.OneBit(scale="l1", block=4096, stretch=1.5)),
+        push_feedback=tw.chain(SGDMomentum(), tw.Residual()),
+        pull=by_row(tw.OneBit(scale="l1", block=None, stretch=1.0)),
     ),
     "recipe/1 Recipe(push=Dither(4), pull=RandomK(0.1))": tw.Recipe(
         push=tw.Dither(4, levels="linear", norm="max"), pull=tw.RandomK(0.1)

@@ -6,7 +6,8 @@ import pytest
 
 import thinwire as tw
 from thinwire.codec.base import Codec
-from thinwire.codec.policy import Always, Policy, as_policy
+from thinwire.codec.policy import Always, Policy, as_policy, by_row
+from thinwire.gradient.pieces import Key
 
 SMALL, DENSE, OTHER = tw.Float16(), tw.Float32(), tw.OneBit()
 
@@ -81,3 +82,22 @@ def test_policies_are_values() -> None:
     two = tw.by_name({"a": SMALL}, otherwise=tw.small_as(SMALL, below=9, otherwise=OTHER))
     assert one == two
     assert hash(one) == hash(two)
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"),
+    [
+        ((10_000, 64), 64),  # embeddings: a row
+        ((50_257, 100), 128),  # in whole runs of 64
+        ((100, 128), 1024),
+        ((64, 32, 3, 3), 4096),  # small, rows of 288
+        ((10, 3136), 4096),
+        ((512, 512), 1024),  # not small
+    ],
+)
+def test_elements_that_are_alike_share_a_scale(shape: tuple[int, ...], block: int) -> None:
+    key = Key("weight", shape)
+    few, plain = (by_row(tw.OneBit(block=b, stretch=1.5)) for b in (4096, None))
+    assert few.choose(key, step=0, workers=2) == tw.OneBit(block=block, stretch=1.5)
+    expected = 1024 if block == 4096 else block
+    assert plain.choose(key, step=0, workers=2) == tw.OneBit(block=expected, stretch=1.5)
