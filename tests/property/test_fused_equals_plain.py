@@ -22,8 +22,10 @@ from thinwire.feedback.base import Feedback, State
 from thinwire.testing.tensors import make
 
 ONE_BITS: list[Codec] = [
-    tw.OneBit(scale, block) for scale in ("l1", "l2") for block in (None, 64, 128, 4096)
-] + [tw.OneBit(stretch=1.5), tw.OneBit(block=64, stretch=0.7)]
+    *(tw.OneBit(scale, block) for scale in ("l1", "l2") for block in (None, 64, 128, 4096)),
+    tw.OneBit(stretch=1.5),
+    tw.OneBit(block=64, stretch=0.7),
+]
 TOP_KS: list[Codec] = [
     tw.TopK(ratio, values, select)
     for ratio in (0.01, 0.3, 1.0)
