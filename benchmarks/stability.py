@@ -103,15 +103,21 @@ def variants() -> list[Variant]:
             Variant(f"{name}, both ways", "sent", tw.momentum_sgd(codec), 0.9),
             Variant(f"{name}, both ways, asynchronous", "none", both, asynchronous=True),
         ]
+    chosen += [
+        Variant("chosen: top-k 5 %, both ways", "none", tw.doublesqueeze()),
+        Variant("chosen: 1 bit, stretched, both ways", "sent", tw.momentum_sgd(), 0.9),
+    ]
     pushed = tw.TopK(0.01)
+    dgc, masked = (
+        tw.dgc(0.01, warmup_steps=0, vectors=pushed, mask=mask) for mask in (False, True)
+    )
     one_way = tw.Recipe(pushed, tw.Residual(), tw.Nonzero(), tw.NoFeedback())
     return [
         *chosen,
         Variant("top-k 1 %, one way", "none", one_way),
         Variant("top-k 1 %, one way", "after", one_way, 0.9),
-        Variant(
-            "top-k 1 %, one way (DGC)", "before", tw.dgc(0.01, warmup_steps=0, vectors=pushed), 0.9
-        ),
+        Variant("top-k 1 %, one way (DGC)", "before", dgc, 0.9),
+        Variant("top-k 1 %, one way (DGC, masked)", "before", masked, 0.9),
     ]
 
 
