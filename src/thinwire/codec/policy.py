@@ -98,14 +98,23 @@ SMALL, LONG_ROW = 1 << 15, 256
 def row_block(key: Key, few: int = BLOCK) -> int:
     """Elements of a tensor that are about alike: ``BLOCK``, or in an embedding those of a row.
 
-    An embedding is known by its shape. Rows of frequent words have gradients in every step and
-    rows of rare ones hardly any, so that no scale fits both. ``few`` share a scale in small tensors
-    of long rows, where each block is of a few rows anyway, and scales are a larger part of a frame.
+    Rows of frequent words have gradients in every step and rows of rare ones hardly any, so that no
+    scale fits both. ``few`` share a scale in small tensors of long rows, where each block is of a
+    few rows anyway, and scales are a larger part of a frame.
     """
-    rows, width = (key.shape[0], key.numel // max(1, key.shape[0])) if key.shape else (1, 1)
-    if rows >= 32 * width:
+    width = _width(key)
+    if is_embedding(key):
         return max(64, -(-width // 64) * 64)
     return few if key.numel < SMALL and width >= LONG_ROW else BLOCK
+
+
+def is_embedding(key: Key) -> bool:
+    """Whether this has the shape of one: at least 32 times as many rows as columns."""
+    return len(key.shape) > 1 and key.shape[0] >= 32 * _width(key)
+
+
+def _width(key: Key) -> int:
+    return key.numel // max(1, key.shape[0]) if key.shape else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +122,17 @@ class ByRow:
     codec: OneBit
 
     def choose(self, key: Key, *, step: int, workers: int) -> Codec:
-        return replace(self.codec, block=row_block(key, self.codec.block or BLOCK))
+        block = row_block(key, self.codec.block or BLOCK)
+        return replace(
+            self.codec, block=block, stretch=1.0 if is_embedding(key) else self.codec.stretch
+        )
 
 
 def by_row(codec: OneBit) -> ByRow:
     """``codec`` with a scale for every 1,024 elements, and in embeddings for every row.
 
-    Small tensors of long rows have a scale for every block of the codec, if it has one.
+    Small tensors of long rows have a scale for every block of the codec, if it has one. Rows of
+    embeddings are not stretched: their elements are alike, and what overshoots in a rare one stays.
     """
     return ByRow(codec)
 
