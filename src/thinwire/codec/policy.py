@@ -120,21 +120,20 @@ def _width(key: Key) -> int:
 @dataclass(frozen=True, slots=True)
 class ByRow:
     codec: OneBit
+    rows: OneBit | None = None
 
     def choose(self, key: Key, *, step: int, workers: int) -> Codec:
-        block = row_block(key, self.codec.block or BLOCK)
-        return replace(
-            self.codec, block=block, stretch=1.0 if is_embedding(key) else self.codec.stretch
-        )
+        codec = self.rows if self.rows is not None and is_embedding(key) else self.codec
+        return replace(codec, block=row_block(key, self.codec.block or BLOCK))
 
 
-def by_row(codec: OneBit) -> ByRow:
+def by_row(codec: OneBit, *, rows: OneBit | None = None) -> ByRow:
     """``codec`` with a scale for every 1,024 elements, and in embeddings for every row.
 
-    Small tensors of long rows have a scale for every block of the codec, if it has one. Rows of
-    embeddings are not stretched: their elements are alike, and what overshoots in a rare one stays.
+    Small tensors of long rows have a scale for every block of the codec, if it has one. Embeddings
+    are sent as ``rows``, if that is given.
     """
-    return ByRow(codec)
+    return ByRow(codec, rows)
 
 
 @dataclass(frozen=True, slots=True)

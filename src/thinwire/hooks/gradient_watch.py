@@ -21,6 +21,9 @@ from thinwire.recipe import Recipe
 STEPS = 1000
 """The number of steps that are looked at: later ones are like these."""
 
+_ATTRIBUTE = "_thinwire_gradient_watch"
+"""Where an optimizer has its watch: it may be given again, with another model."""
+
 
 class GradientWatch:
     """Compares one number of the gradients after the exchange with what ``optimizer`` gets.
@@ -36,7 +39,11 @@ class GradientWatch:
         self._keys = [Key(name, tuple(p.shape)) for name, p in parameters.items()]
         self._seen: tuple[str, int, float] | None = None
         self._done = not delays(recipe)
+        before = getattr(optimizer, _ATTRIBUTE, None)
+        if isinstance(before, GradientWatch):
+            before.detach()
         self._handle = optimizer.register_step_pre_hook(self._check)
+        setattr(optimizer, _ATTRIBUTE, self)
 
     def detach(self) -> None:
         """Leave the optimizer alone from now on."""

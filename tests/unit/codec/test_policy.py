@@ -98,7 +98,16 @@ def test_policies_are_values() -> None:
 def test_elements_that_are_alike_share_a_scale(shape: tuple[int, ...], block: int) -> None:
     key = Key("weight", shape)
     few, plain = (by_row(tw.OneBit(block=b, stretch=1.5)) for b in (4096, None))
-    stretch = 1.0 if shape[0] >= 10_000 else 1.5
-    assert few.choose(key, step=0, workers=2) == tw.OneBit(block=block, stretch=stretch)
+    assert few.choose(key, step=0, workers=2) == tw.OneBit(block=block, stretch=1.5)
     expected = 1024 if block == 4096 else block
-    assert plain.choose(key, step=0, workers=2) == tw.OneBit(block=expected, stretch=stretch)
+    assert plain.choose(key, step=0, workers=2) == tw.OneBit(block=expected, stretch=1.5)
+
+
+@pytest.mark.parametrize(("shape", "stretch"), [((10_000, 64), 1.0), ((512, 512), 1.5)])
+def test_rows_of_embeddings_may_have_a_codec_of_their_own(
+    shape: tuple[int, ...], stretch: float
+) -> None:
+    policy = by_row(tw.OneBit(stretch=1.5), rows=tw.OneBit())
+    chosen = policy.choose(Key("weight", shape), step=0, workers=2)
+    assert isinstance(chosen, tw.OneBit)
+    assert chosen.stretch == stretch
