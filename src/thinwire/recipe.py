@@ -145,16 +145,16 @@ def momentum_sgd(
 ) -> Recipe:
     """For ``torch.optim.SGD`` with momentum: its momentum is what travels, both ways.
 
-    ``codec`` None is one bit for each element, with a scale for every 1,024, in embeddings for
-    every row, and in small tensors of long rows for every 4,096. Momentum, dampening, weight decay
-    and Nesterov are the optimizer's; give it as ``optimizer``. ``clip_norm`` clips each worker's
-    gradient before momentum is added: leave ``clip_grad_norm_`` out then, which would clip the
-    momentum. 1-D tensors are sent as ``vectors`` (None: 16 bits).
+    ``codec`` None is one bit for each element, with a scale for every 1,024; in embeddings for
+    every row, where rows have fewer than 256 for every 256, in other small tensors for every 8,192.
+    Momentum, dampening, weight decay and Nesterov are the optimizer's; give it as ``optimizer``.
+    ``clip_norm`` clips each worker's gradient before momentum is added: leave ``clip_grad_norm_``
+    out then, which would clip the momentum. 1-D tensors are sent as ``vectors`` (None: 16 bits).
     With ``Float32`` nothing is delayed: gradients travel, as in ``dense()``.
     """
     if codec == Float32() and clip_norm is None:
         return Recipe()
-    one_bit = by_row(OneBit(block=4096, stretch=STRETCH))
+    one_bit = by_row(OneBit(block=8192, stretch=STRETCH), short=256)
     both = vectors_as(vectors or Float16(), otherwise=one_bit if codec is None else codec)
     back = chain(SGDMomentum(), Residual())
     return Recipe(both, chain(*_clip(clip_norm), SGDMomentum(), Residual()), both, back)

@@ -35,11 +35,11 @@ GOLDEN = {
             tw.Clip(1.0, scope="model"), tw.Momentum(0.9, nesterov=False, mask=True), tw.Residual()
         ),
     ),
-    "recipe/1 Recipe(push=by_row(OneBit(block=4096, stretch=1.5)), push_feedback=chain("
-    "SGDMomentum(), Residual()), pull=by_row(OneBit()))": tw.Recipe(
-        push=by_row(tw.OneBit(scale="l1", block=4096, stretch=1.5)),
+    "recipe/1 Recipe(push=by_row(OneBit(block=8192, stretch=1.5), short=256), "
+    "push_feedback=chain(SGDMomentum(), Residual()), pull=by_row(OneBit()))": tw.Recipe(
+        push=by_row(tw.OneBit(scale="l1", block=8192, stretch=1.5), rows=None, short=256),
         push_feedback=tw.chain(SGDMomentum(), tw.Residual()),
-        pull=by_row(tw.OneBit(scale="l1", block=None, stretch=1.0)),
+        pull=by_row(tw.OneBit(scale="l1", block=None, stretch=1.0), rows=None, short=1024),
     ),
     "recipe/1 Recipe(push=Dither(4), pull=RandomK(0.1))": tw.Recipe(
         push=tw.Dither(4, levels="linear", norm="max"), pull=tw.RandomK(0.1)

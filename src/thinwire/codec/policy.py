@@ -95,17 +95,20 @@ BLOCK = 1024
 SMALL, LONG_ROW = 1 << 15, 256
 
 
-def row_block(key: Key, few: int = BLOCK) -> int:
+def row_block(key: Key, *, short: int = BLOCK, few: int = BLOCK) -> int:
     """Elements of a tensor that are about alike: ``BLOCK``, or in an embedding those of a row.
 
     Rows of frequent words have gradients in every step and rows of rare ones hardly any, so that no
-    scale fits both. ``few`` share a scale in small tensors of long rows, where each block is of a
-    few rows anyway, and scales are a larger part of a frame.
+    scale fits both. Where rows are ``short`` the elements of a block are of many rows, too, so that
+    fewer may share a scale. ``few`` share one in small tensors of long rows, where scales are a
+    larger part of a frame.
     """
     width = _width(key)
     if is_embedding(key):
         return max(64, -(-width // 64) * 64)
-    return few if key.numel < SMALL and width >= LONG_ROW else BLOCK
+    if width < LONG_ROW:
+        return short
+    return few if key.numel < SMALL else BLOCK
 
 
 def is_embedding(key: Key) -> bool:
@@ -121,19 +124,22 @@ def _width(key: Key) -> int:
 class ByRow:
     codec: OneBit
     rows: OneBit | None = None
+    short: int = BLOCK
 
     def choose(self, key: Key, *, step: int, workers: int) -> Codec:
         codec = self.rows if self.rows is not None and is_embedding(key) else self.codec
-        return replace(codec, block=row_block(key, self.codec.block or BLOCK))
+        few = self.codec.block or BLOCK
+        return replace(codec, block=row_block(key, short=self.short, few=few))
 
 
-def by_row(codec: OneBit, *, rows: OneBit | None = None) -> ByRow:
+def by_row(codec: OneBit, *, rows: OneBit | None = None, short: int = BLOCK) -> ByRow:
     """``codec`` with a scale for every 1,024 elements, and in embeddings for every row.
 
-    Small tensors of long rows have a scale for every block of the codec, if it has one. Embeddings
-    are sent as ``rows``, if that is given.
+    Embeddings are sent as ``rows``, if that is given. Tensors whose rows have fewer than 256
+    elements have a scale for every ``short`` of them; small ones of longer rows, for every block of
+    the codec, if it has one.
     """
-    return ByRow(codec, rows)
+    return ByRow(codec, rows, short)
 
 
 @dataclass(frozen=True, slots=True)

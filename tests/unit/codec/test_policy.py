@@ -89,18 +89,18 @@ def test_policies_are_values() -> None:
     [
         ((10_000, 64), 64),  # embeddings: a row
         ((50_257, 100), 128),  # in whole runs of 64
-        ((100, 128), 1024),
-        ((64, 32, 3, 3), 4096),  # small, rows of 288
-        ((10, 3136), 4096),
+        ((100, 128), 256),  # short rows
+        ((64, 32, 3, 3), 8192),  # small, rows of 288
+        ((10, 3136), 8192),
         ((512, 512), 1024),  # not small
     ],
 )
 def test_elements_that_are_alike_share_a_scale(shape: tuple[int, ...], block: int) -> None:
     key = Key("weight", shape)
-    few, plain = (by_row(tw.OneBit(block=b, stretch=1.5)) for b in (4096, None))
-    assert few.choose(key, step=0, workers=2) == tw.OneBit(block=block, stretch=1.5)
-    expected = 1024 if block == 4096 else block
-    assert plain.choose(key, step=0, workers=2) == tw.OneBit(block=expected, stretch=1.5)
+    some, plain = by_row(tw.OneBit(block=8192, stretch=1.5), short=256), by_row(tw.OneBit())
+    assert some.choose(key, step=0, workers=2) == tw.OneBit(block=block, stretch=1.5)
+    expected = 1024 if block in (256, 8192) else block
+    assert plain.choose(key, step=0, workers=2) == tw.OneBit(block=expected)
 
 
 @pytest.mark.parametrize(("shape", "stretch"), [((10_000, 64), 1.0), ((512, 512), 1.5)])
