@@ -57,6 +57,8 @@ class Sends(Enum):
 
 class Verdict(Enum):
     EQUAL = "equal to dense"
+    NEAR = "nearly equal"
+    """Equal on some networks or at lower rates, and a few per cent of loss above on others."""
     LOSES = "loses"
     DIVERGES = "diverges"
 
@@ -90,6 +92,14 @@ _PAIRS = (
         "a held-out loss of 0.996 against 1.025 on CIFAR-10",
     ),
     Pair(
+        Adds.GRADIENT,
+        Sends.LATE,
+        "doublesqueeze(OneBit())",
+        Verdict.NEAR,
+        "a held-out loss of 1.056 against 1.025 on CIFAR-10, but equal at lower rates",
+        "tw.doublesqueeze()",
+    ),
+    Pair(
         Adds.MOMENTUM,
         Sends.LATE,
         "doublesqueeze(OneBit())",
@@ -105,6 +115,15 @@ _PAIRS = (
         "a held-out loss of 1.71 against 1.72, of a GPT on characters",
     ),
     Pair(
+        Adds.MOMENTUM,
+        Sends.VELOCITY,
+        "dgc(0.001)",
+        Verdict.NEAR,
+        "90.3 % against 90.6 % of pictures right on Fashion-MNIST; equal on CIFAR-10 and "
+        "Penn Treebank",
+        "tw.momentum_sgd() if bytes allow it",
+    ),
+    Pair(
         Adds.ADAM,
         Sends.LATE,
         "doublesqueeze(OneBit())",
@@ -117,7 +136,7 @@ _PAIRS = (
         Sends.MOMENTUM,
         "adam()",
         Verdict.EQUAL,
-        "a held-out loss of 1.55 against 1.56, of a GPT on characters",
+        "a held-out loss of 1.53 against 1.56, of a GPT on characters",
     ),
     Pair(
         Adds.LANS,
@@ -202,7 +221,8 @@ def check_pair(recipe: Recipe, optimizer: Optimizer, *, force: bool = False) -> 
         return
     adds, sends = _adds(optimizer), _sends(recipe)
     for pair in _PAIRS:
-        if (pair.optimizer, pair.sends) == (adds, sends) and pair.verdict is not Verdict.EQUAL:
+        warned = pair.verdict in (Verdict.LOSES, Verdict.DIVERGES)
+        if warned and (pair.optimizer, pair.sends) == (adds, sends):
             kind = type(optimizer).__name__ if adds is Adds.OTHER else adds.value
             text = (
                 f"{typed_recipe(recipe)} {pair.verdict.value} with {kind} at the rate of dense "
