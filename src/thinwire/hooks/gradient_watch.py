@@ -18,8 +18,8 @@ from thinwire.feedback.momentum import shared_momentum
 from thinwire.gradient.pieces import Key
 from thinwire.recipe import Recipe
 
-STEPS = 1000
-"""The number of steps that are looked at: later ones are like these."""
+STEPS, ELEMENTS = 1000, 1 << 16
+"""How many steps are looked at, and of one tensor: later ones are like these."""
 
 _ATTRIBUTE = "_thinwire_gradient_watch"
 """Where an optimizer has its watch: it may be given again, with another model."""
@@ -50,14 +50,14 @@ class GradientWatch:
         self._handle.remove()
 
     def look(self, step: int) -> None:
-        """All gradients of this step came back: remember the largest element of one."""
+        """All gradients of this step came back: remember a large element of one."""
         self._seen = None
         if self._done or step > STEPS:
             return
         for key in self._keys:
             grad = self._parameters[key.name].grad
             if grad is not None and grad.numel() and self._is_late(key, step):
-                flat = grad.detach().reshape(-1)
+                flat = grad.detach().reshape(-1)[:ELEMENTS]
                 place = int(flat.abs().argmax())
                 self._seen = key.name, place, float(flat[place])
                 return
