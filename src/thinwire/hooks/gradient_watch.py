@@ -18,7 +18,7 @@ from thinwire.feedback.momentum import shared_momentum
 from thinwire.gradient.pieces import Key
 from thinwire.recipe import Recipe
 
-STEPS, ELEMENTS = 1000, 1 << 16
+STEPS, ELEMENTS = 1000, 4096
 """How many steps are looked at, and of one tensor: later ones are like these."""
 
 _ATTRIBUTE = "_thinwire_gradient_watch"
