@@ -143,7 +143,7 @@ def virtual(
 ) -> list[bytes]:
     """What ``train`` must give, computed in one process."""
     net = network() if net is None else net
-    cluster = tw.VirtualCluster(net, optimizer(net), recipe, workers=workers)
+    cluster = tw.VirtualCluster(net, optimizer(net), recipe, workers=workers, force=True)
     for step in range(steps):
         cluster.step(partial(loss_of, net, step))
     return weights(net)

@@ -15,7 +15,7 @@ from thinwire.transport.keys import save_keys
 from thinwire.transport.zeromq import new_keys
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "servers" / "train.py"
-RECIPE = "doublesqueeze(OneBit())"
+RECIPE = "doublesqueeze"
 
 
 def serve(address: str, folder: Path, *options: str) -> tuple[str, ...]:
