@@ -112,7 +112,7 @@ _PAIRS = (
         Sends.MOMENTUM,
         "momentum_sgd()",
         Verdict.EQUAL,
-        "a held-out loss of 1.71 against 1.72, of a GPT on characters",
+        "90.6 % against 90.6 % of pictures right on Fashion-MNIST",
     ),
     Pair(
         Adds.MOMENTUM,
@@ -136,7 +136,7 @@ _PAIRS = (
         Sends.MOMENTUM,
         "adam()",
         Verdict.EQUAL,
-        "a held-out loss of 1.53 against 1.56, of a GPT on characters",
+        "a held-out loss of 1.55 against 1.56, of a GPT on characters",
     ),
     Pair(
         Adds.LANS,
