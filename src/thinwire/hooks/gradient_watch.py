@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
@@ -16,6 +17,7 @@ from torch.optim.optimizer import Optimizer
 from thinwire.choice import delays
 from thinwire.feedback.momentum import shared_momentum
 from thinwire.gradient.pieces import Key
+from thinwire.optim.sgd import StepArguments, after_closure
 from thinwire.recipe import Recipe
 
 STEPS, ELEMENTS = 1000, 4096
@@ -42,7 +44,7 @@ class GradientWatch:
         before = getattr(optimizer, _ATTRIBUTE, None)
         if isinstance(before, GradientWatch):
             before.detach()
-        self._handle = optimizer.register_step_pre_hook(self._check)
+        self._handle = optimizer.register_step_pre_hook(self._before_step)
         setattr(optimizer, _ATTRIBUTE, self)
 
     def detach(self) -> None:
@@ -65,7 +67,12 @@ class GradientWatch:
     def _is_late(self, key: Key, step: int) -> bool:
         return len(key.shape) > 1 and (self._stage is None or self._stage.travels(key, step=step))
 
-    def _check(self, optimizer: Optimizer, *rest: object) -> None:
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> StepArguments | None:
+        return after_closure(args, kwargs, self._check)
+
+    def _check(self) -> None:
         if self._seen is None:
             return
         (name, place, value), self._seen = self._seen, None
@@ -78,7 +85,7 @@ class GradientWatch:
             "gradients were changed after the exchange, by clip_grad_norm_ perhaps: with this "
             f"recipe they {what}, and to clip that slows training down. Leave it out, and give the "
             "recipe clip_norm=..., which clips gradients before they are sent",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

@@ -21,6 +21,30 @@ def loss_of(closure: Callable[[], float] | None) -> float | None:
         return closure()
 
 
+StepArguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a hook before a step may return: the arguments to use instead."""
+
+
+def after_closure(
+    args: tuple[Any, ...], kwargs: dict[str, Any], act: Callable[[], None]
+) -> StepArguments | None:
+    """For a hook before a step: ``act`` once the gradients are there, which a closure makes anew.
+
+    ``args`` and ``kwargs`` are those of the hook.
+    """
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
+    if closure is None:
+        act()
+        return None
+
+    def then_act() -> Any:
+        loss = closure()
+        act()
+        return loss
+
+    return args[:1], {**kwargs, "closure": then_act}
+
+
 class SGD(Optimizer):
     """Step along gradients that carry their momentum already, plus weight decay with its own.
 

@@ -30,7 +30,7 @@ from thinwire.feedback.momentum import (
 from thinwire.gradient.pieces import Key, Piece, flatten
 from thinwire.gradient.steps import Carried
 from thinwire.optim.adam import AdamSettings, AdamState
-from thinwire.optim.sgd import SGD
+from thinwire.optim.sgd import SGD, StepArguments, after_closure
 from thinwire.recipe import Recipe
 
 _ATTRIBUTE = "_thinwire_momentum"
@@ -100,18 +100,8 @@ class MomentumSource(ABC):
 
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
-        if closure is None:
-            self._apply_all()
-            return None
-
-        def with_momentum() -> Any:
-            loss = closure()
-            self._apply_all()
-            return loss
-
-        return args[:1], {**kwargs, "closure": with_momentum}
+    ) -> StepArguments | None:
+        return after_closure(args, kwargs, self._apply_all)
 
     @torch.no_grad()
     def _apply_all(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.optim.optimizer import Optimizer
 from thinwire.errors import ConfigError
 from thinwire.feedback.base import stages_of
 from thinwire.feedback.momentum import Momentum
-from thinwire.optim.sgd import SGD, decay_of
+from thinwire.optim.sgd import SGD, StepArguments, after_closure, decay_of
 from thinwire.optim.shared_momentum import MomentumSource, share_momentum
 from thinwire.recipe import Recipe
 
@@ -129,24 +130,11 @@ def _take(optimizer: Optimizer, group: dict[str, Any], momentum: Momentum) -> No
 
 def _before_step(
     optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Add the weight decay, which must not go through compression, with a momentum of its own.
-
-    A closure makes the gradients anew, so the decay is added after it.
-    """
+) -> StepArguments | None:
+    """Add the weight decay, which must not go through compression, with a momentum of its own."""
     for number, group in enumerate(optimizer.param_groups):
         _check_still_taken(number, group)
-    closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
-    if closure is None:
-        _add_decay(optimizer)
-        return None
-
-    def with_decay() -> Any:
-        loss = closure()
-        _add_decay(optimizer)
-        return loss
-
-    return args[:1], {**kwargs, "closure": with_decay}
+    return after_closure(args, kwargs, partial(_add_decay, optimizer))
 
 
 def _check_still_taken(number: int, group: dict[str, Any]) -> None:
