@@ -93,7 +93,7 @@ def dgc(
     quarter of them each, but never less than ``ratio``. At first gradients are large and change
     fast, and what is delayed then is out of date when it arrives. The paper has four epochs of it.
 
-    ``mask`` clears the velocity of elements that were just sent, as the paper does: so at rates
+    ``mask`` clears the velocity of elements that were just sent, as the paper does. Use it at rates
     near the largest that is stable. It takes momentum from those that are sent often, and at the
     rate of dense training that costs more than it gives (Fashion-MNIST: 0.8 points of accuracy).
 
@@ -129,9 +129,8 @@ def doublesqueeze(codec: Codec | None = None, *, clip_norm: float | None = None)
     tensors. ``clip_norm`` clips each worker's gradient before it is sent: leave
     ``clip_grad_norm_`` out then, which would clip what was delayed, too.
     """
-    both: Chooser = vectors_as(Float16(), otherwise=TopK(0.05, values="int8"))
-    if codec is not None:
-        both = codec
+    kept = vectors_as(Float16(), otherwise=TopK(0.05, values="int8"))
+    both: Chooser = kept if codec is None else codec
     feedback = Residual() if clip_norm is None else chain(Clip(clip_norm), Residual())
     return Recipe(both, feedback, both, Residual())
 

@@ -28,7 +28,7 @@ SLACK_NBYTES = 20_000_000
 RECIPES: dict[str, tuple[Recipe, float]] = {
     "dense": (tw.dense(), 2),
     "1 bit": (tw.doublesqueeze(tw.OneBit()), 6),
-    "momentum": (tw.momentum_sgd(tw.OneBit()), 6),
+    "momentum": (tw.momentum_sgd(), 6),
     "adam": (tw.adam(first=1, most_gap=2), 14),
     "dgc": (tw.dgc(0.001), 8),
     "top-k": (tw.doublesqueeze(tw.TopK(0.001)), 6),
