@@ -113,7 +113,8 @@ GROWTHS = {"with DDP": growth, "without": growth_without_ddp}
 @pytest.mark.usefixtures("frugal")
 @pytest.mark.parametrize("way", GROWTHS)
 @pytest.mark.parametrize(
-    "name", first(["adam", "dgc", "dense", "1 bit", "momentum", "top-k", "dither"])
+    "name",
+    first(["adam", "dgc", "dgc, warm-up", "dense", "1 bit", "momentum", "top-k", "dither"]),
 )
 def test_a_recipe_keeps_no_more_than_is_said(name: str, way: str) -> None:
     recipe, stated = RECIPES[name]
