@@ -41,10 +41,12 @@ struct Gains {
   float keep = 1.0f;
 };
 
-// A momentum that travels with the gradient: wanted = keep * residual + (factor * momentum + gain * gradient). Null: none.
+// A momentum that travels with the gradient: wanted = keep * residual + (factor * momentum + gain * gradient). As floats or,
+// to the same result, as sign runs (sign.cc), which are a twentieth of the memory to read. Both null: none.
 struct Carried {
   const float* momentum = nullptr;
   float factor = 0.0f;
+  const uint8_t* runs = nullptr;
 };
 
 // State that a step reads `from` one place and writes `to` another, or to the same. Where they differ, the old state is
@@ -140,6 +142,14 @@ size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weigh
                        SignScaling scaling, size_t block, Advance wanted, Advance scales, uint8_t* payload);
 // wanted <- the residual that (wanted, scales) stand for.
 void onebit_settle(float* wanted, size_t n, size_t block, const float* scales);
+
+// A tensor in which every run has one magnitude can be written as sign runs: for each run 64 sign bits, low bit first, and
+// the magnitude, f32. They hold every bit of the floats, those of -0.0 and of a nan too. Sign bits past the last element
+// mean nothing. They never leave the process.
+constexpr size_t kSignRun = 12;
+constexpr size_t sign_runs_nbytes(size_t n) { return (n / kRun + (n % kRun != 0)) * kSignRun; }
+// Whether `runs` are the bits of x in a sample of runs: all if there are at most 64, else so many, evenly spaced.
+bool sign_runs_agree(const uint8_t* runs, const float* x, size_t n);
 
 // topk.cc: the k largest magnitudes
 //
@@ -352,13 +362,15 @@ struct AdamMomentumStep {
   float floor;   // not negative
   size_t block;  // elements whose squares are compared: a multiple of kRun
   float limit;   // of the ratio; not negative, may be inf
+  uint8_t* runs = nullptr;  // what exp_avg becomes, as sign runs (sign.cc), if it can be
 };
 // The same with a momentum that is already made, and squares that stay as they are; l2 includes the weight of what is new.
 // exp_avg = momentum + l2 * param
 // square = max(exp_avg_sq, floor * mean of exp_avg_sq in its block)
 // ratio = exp_avg / (sqrt(square) * (1 / correction2_sqrt) + eps), at least -limit and at most limit; 0 where exp_avg_sq is 0
 // param = param * decay - step_size * ratio
-void adam_momentum_step(const AdamMomentumStep& step, size_t n);
+// Returns whether `runs` were asked for and hold exp_avg: with an l2 they never do. If not, what they hold means nothing.
+bool adam_momentum_step(const AdamMomentumStep& step, size_t n);
 
 // crc32c.cc: CRC32C (Castagnoli) of the bytes, continuing from `crc` (0 to begin)
 uint32_t crc32c(const uint8_t* data, size_t nbytes, uint32_t crc);

@@ -42,6 +42,17 @@ SignView last_view(size_t n, size_t block, const float* scales) {
   return {sign_block(n, block), reinterpret_cast<const uint8_t*>(scales), nullptr, nullptr};
 }
 
+// What sign_runs_agree compares at most.
+constexpr size_t kSampledRuns = 64;
+
+bool run_agrees(SignRun run, const float* x, size_t count) {
+  for (size_t j = 0; j < count; ++j) {
+    const uint32_t sign = static_cast<uint32_t>(run.signs >> j & 1) << 31;
+    if (float_bits(x[j]) != (sign | float_bits(run.magnitude))) return false;
+  }
+  return true;
+}
+
 // Ranges of whole units that also end at whole bytes of the zero map.
 size_t granule_of(size_t unit) { return unit % (8 * kRun) == 0 ? unit : 8 * unit; }
 
@@ -217,6 +228,15 @@ size_t onebit_sum_step(const uint8_t* const* payloads, size_t count, float weigh
   Encoding encoding(n, scaling, block, payload);
   encoding.run([&](const SignJob& job, size_t begin, size_t end) { kernels().sign_sum_step(step, job, begin, end); });
   return encoding.finish(wanted.to, scales.to);
+}
+
+bool sign_runs_agree(const uint8_t* runs, const float* x, size_t n) {
+  const size_t count = count_runs(n), samples = std::min(count, kSampledRuns);
+  for (size_t sample = 0; sample < samples; ++sample) {
+    const size_t i = kRun * (sample * count / samples);
+    if (!run_agrees(load_sign_run(runs, i), x + i, std::min(kRun, n - i))) return false;
+  }
+  return true;
 }
 
 void onebit_settle(float* wanted, size_t n, size_t block, const float* scales) {

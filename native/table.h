@@ -36,6 +36,24 @@ static inline float run_scale(const SignView& view, size_t i) {
   return load<float>(view.scales + 4 * (view.block == 0 ? 0 : i / view.block));
 }
 
+// One of the sign runs of a tensor.
+struct SignRun {
+  uint64_t signs;
+  float magnitude;
+};
+
+// That of the run that starts at i.
+static inline SignRun load_sign_run(const uint8_t* runs, size_t i) {
+  const uint8_t* run = runs + i / kRun * kSignRun;
+  return {load<uint64_t>(run), load<float>(run + 8)};
+}
+
+static inline void store_sign_run(uint8_t* runs, size_t i, SignRun run) {
+  uint8_t* place = runs + i / kRun * kSignRun;
+  store(place, run.signs);
+  store(place + 8, run.magnitude);
+}
+
 // What encoding signs writes. Sums and live counts are per unit: a block, or a grain where there is one scale.
 struct SignJob {
   size_t n;
@@ -132,7 +150,7 @@ struct Kernels {
   void (*collect_dgc)(const DgcStep& step, size_t begin, size_t end, uint32_t threshold, Found& found);
 
   void (*adam)(const AdamStep& step, size_t begin, size_t end);
-  void (*adam_momentum)(const AdamMomentumStep& step, size_t begin, size_t end);
+  bool (*adam_momentum)(const AdamMomentumStep& step, size_t begin, size_t end);
 
   void (*dither_planes)(const float* x, const DitherJob& job, size_t begin, size_t end, uint8_t* planes);
   void (*dither_codes)(const float* x, const DitherJob& job, size_t begin, size_t end, int8_t* codes);

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import platform
+import struct
 import sys
 import types
 from array import array
@@ -128,6 +129,21 @@ def check_sign(native: Any) -> None:
     step = (zeros(), *step[1:])
     carry = (floats(2 * v for v in x), 0.5)
     assert payload_of(lambda room: native.onebit_step(*step, room, *carry)[0], most) == payload
+
+
+def check_sign_runs(native: Any) -> None:
+    numel, block, scale = 65, 64, native.SignScale.L1
+    x = [0.5] * 64 + [-2.0]
+    runs = struct.pack("<QfQf", 0, 0.5, 1, 2.0)
+    assert native.sign_runs_nbytes(numel) == len(runs)
+    assert native.sign_runs_agree(runs, floats(x))
+    assert not native.sign_runs_agree(runs, floats([0.0] * numel))
+    lazy = [zeros(size) for size in (numel, numel, 2, 2)]
+    step = (zeros(numel), *lazy, scale, block, 1.0, 1.0)
+    most = native.onebit_max_nbytes(numel, block)
+    carried = None, 1.0, 1.0, runs
+    payload = payload_of(lambda room: native.onebit_step(*step, room, *carried)[0], most)
+    assert payload == payload_of(partial(native.onebit_encode, floats(x), scale, block), most)
 
 
 def check_sparse(native: Any) -> None:

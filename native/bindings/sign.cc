@@ -28,14 +28,19 @@ struct Lazy {
 
 Stepped step_to(Input gradient, Input wanted, Output wanted_to, Input scales, Output scales_to, SignScale scale,
                 size_t block, float gain, float keep, nb::handle out, std::optional<Input> momentum, float factor,
-                float stretch) {
+                float stretch, std::optional<nb::object> runs) {
   const size_t n = numel(gradient);
   const Lazy lazy{wanted, wanted_to, scales, scales_to};
   lazy.require_sizes(n, block);
   require_stretch(stretch);
   if (momentum) require_same(n, momentum->size());
   if (!finite_factors({gain, keep, factor})) return {std::nullopt, kUnknown};
-  const Carried carried{momentum ? momentum->data() : nullptr, factor};
+  Bytes sign_runs;
+  if (runs) {
+    sign_runs.view(*runs);
+    require_same(sign_runs_nbytes(n), sign_runs.size());
+  }
+  const Carried carried{momentum ? momentum->data() : nullptr, factor, sign_runs.data()};
   return write_step(out, onebit_max_nbytes(n, block), [&](uint8_t* payload, double& squares) {
     return onebit_step(gradient.data(), n, {gain, keep}, {scale, stretch}, block, lazy.advance_wanted(),
                        lazy.advance_scales(), payload, squares, carried);
@@ -84,7 +89,7 @@ void bind_payloads(nb::module_& m) {
 void bind_steps(nb::module_& m) {
   m.def("onebit_step", &step_to, "gradient"_a.noconvert(), "wanted"_a.noconvert(), "wanted_to"_a.noconvert(),
         "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "gain"_a, "keep"_a, "out"_a,
-        "momentum"_a.noconvert() = nb::none(), "factor"_a = 0.0f, "stretch"_a = 1.0f);
+        "momentum"_a.noconvert() = nb::none(), "factor"_a = 0.0f, "stretch"_a = 1.0f, "runs"_a = nb::none());
   m.def("onebit_sum_step", &sum_step_to, "payloads"_a, "weight"_a, "wanted"_a.noconvert(), "wanted_to"_a.noconvert(),
         "scales"_a.noconvert(), "scales_to"_a.noconvert(), "scale"_a, "block"_a, "keep"_a, "out"_a, "stretch"_a = 1.0f);
   m.def("onebit_settle", [](Output wanted, Input scales, size_t block) {
@@ -96,6 +101,16 @@ void bind_steps(nb::module_& m) {
   }, "wanted"_a.noconvert(), "scales"_a.noconvert(), "block"_a);
 }
 
+void bind_sign_runs(nb::module_& m) {
+  m.def("sign_runs_nbytes", &sign_runs_nbytes, "numel"_a);
+  m.def("sign_runs_agree", [](nb::handle runs, Input x) {
+    const Bytes bytes(runs);
+    const size_t n = numel(x);
+    require_same(sign_runs_nbytes(n), bytes.size());
+    return sign_runs_agree(bytes.data(), x.data(), n);
+  }, "runs"_a, "x"_a.noconvert());
+}
+
 }  // namespace
 
 void bind_sign(nb::module_& m) {
@@ -104,6 +119,7 @@ void bind_sign(nb::module_& m) {
   m.def("onebit_scales", &sign_scales, "numel"_a, "block"_a);
   bind_payloads(m);
   bind_steps(m);
+  bind_sign_runs(m);
 }
 
 }  // namespace thinwire

@@ -59,8 +59,10 @@ struct PlainSource {
   }
 };
 
-// With or without a momentum: two loops, so that the one without pays nothing for the other.
-template <class V, bool kCarries>
+// A loop for each, so that a step without a momentum pays nothing for the others.
+enum class Carries { kNothing, kFloats, kRuns };
+
+template <class V, Carries kCarries>
 struct StepSource {
   static constexpr bool kGradient = true;
   const SignStep& step;
@@ -72,18 +74,25 @@ struct StepSource {
     load_run<V>(step.gradient + i, count, gradient);
     squares.add(gradient);
     for (int j = 0; j < 4; ++j) gradient[j] = V::mul(gradient[j], gain);
-    if constexpr (kCarries) add_carried(i, count, gradient);
+    if constexpr (kCarries == Carries::kFloats) add_floats(i, count, gradient);
+    if constexpr (kCarries == Carries::kRuns) add_sign_run(i, gradient);
     subtract_sent<V>(out, step.last, i);
     for (int j = 0; j < 4; ++j) out[j] = V::add(V::mul(out[j], keep), gradient[j]);
     wanted.keep(i, count, out);
   }
 
  private:
-  inline void add_carried(size_t i, size_t count, typename V::F (&x)[4]) const {
+  inline void add_floats(size_t i, size_t count, typename V::F (&x)[4]) const {
     const typename V::F factor = V::set(step.carried.factor);
     typename V::F momentum[4];
     load_run<V>(step.carried.momentum + i, count, momentum);
     for (int j = 0; j < 4; ++j) x[j] = V::add(V::mul(momentum[j], factor), x[j]);
+  }
+  // A sign changes no rounding, so one product is that of all elements.
+  inline void add_sign_run(size_t i, typename V::F (&x)[4]) const {
+    const SignRun run = load_sign_run(step.carried.runs, i);
+    const float product = run.magnitude * step.carried.factor;
+    for (int j = 0; j < 4; ++j) x[j] = V::add(signed_scale<V>(run.signs, j, product), x[j]);
   }
 };
 
@@ -169,10 +178,12 @@ void sign_encode_kernel(const float* x, const SignJob& job, size_t begin, size_t
 
 template <class V>
 void sign_step_kernel(const SignStep& step, const SignJob& job, size_t begin, size_t end) {
-  if (step.carried.momentum == nullptr) {
-    encode_units<V>(StepSource<V, false>{step, {step.wanted, end - begin}}, job, begin, end);
+  if (step.carried.runs != nullptr) {
+    encode_units<V>(StepSource<V, Carries::kRuns>{step, {step.wanted, end - begin}}, job, begin, end);
+  } else if (step.carried.momentum != nullptr) {
+    encode_units<V>(StepSource<V, Carries::kFloats>{step, {step.wanted, end - begin}}, job, begin, end);
   } else {
-    encode_units<V>(StepSource<V, true>{step, {step.wanted, end - begin}}, job, begin, end);
+    encode_units<V>(StepSource<V, Carries::kNothing>{step, {step.wanted, end - begin}}, job, begin, end);
   }
 }
 

@@ -90,7 +90,7 @@ struct Scalar {
     return each([&](int i) { return m >> i & 1 ? 0.0f : x.lane[i]; });
   }
   static F negate_where(M m, const F& x) {
-    return each([&](int i) { return m >> i & 1 ? -x.lane[i] : x.lane[i]; });
+    return each([&](int i) { return float_from_bits(float_bits(x.lane[i]) ^ (m << (31 - i) & 0x80000000u)); });
   }
   // Write the chosen lanes next to each other. May write all sixteen places.
   static void compress(M m, const F& x, float* p) {

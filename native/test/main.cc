@@ -16,6 +16,7 @@ Suite memory_suite();
 Suite rice_suite();
 Suite sampling_suite();
 Suite sign_suite();
+Suite sign_runs_suite();
 Suite sparse_suite();
 Suite sparse_steps_suite();
 Suite topk_suite();
@@ -51,7 +52,8 @@ bool wanted(const Suite& suite, int argc, char** argv) {
 int run_all(int argc, char** argv) {
   Totals totals;
   for (const auto& make : {adam_suite, crc32c_suite, dense_suite, dither_suite, elias_suite, memory_suite, rice_suite,
-                           sampling_suite, sign_suite, sparse_suite, sparse_steps_suite, topk_suite}) {
+                           sampling_suite, sign_suite, sign_runs_suite, sparse_suite, sparse_steps_suite,
+                           topk_suite}) {
     const Suite suite = make();
     if (!wanted(suite, argc, argv)) continue;
     const Totals more = run(suite);

@@ -98,6 +98,77 @@ void check_momentum_step(size_t n, float l2, float floor) {
   });
 }
 
+// A momentum as an answer in one bit leaves it: with zeros of both signs, and last what is not finite.
+std::vector<float> one_magnitude_a_run(size_t n) {
+  std::vector<float> x = gradient(n, n + 9);
+  for (size_t i = 0; i < n; ++i) {
+    const size_t run = i / kRun;
+    const float magnitude = run % 5 == 3 ? 0.0f : run % 7 == 6 ? INFINITY : 1e-3f * static_cast<float>(run + 1);
+    x[i] = std::copysign(magnitude, x[i]);
+  }
+  return x;
+}
+
+Bytes slow_sign_runs(const std::vector<float>& x) {
+  Bytes runs(sign_runs_nbytes(x.size()));
+  for (size_t i = 0; i < x.size(); i += kRun) {
+    uint64_t signs = 0;
+    for (size_t j = 0; j < kRun; ++j) {
+      // Past the end the sign of the first, so that bytes can be compared.
+      signs |= static_cast<uint64_t>(std::signbit(i + j < x.size() ? x[i + j] : x[i])) << j;
+    }
+    store(runs.data() + i / kRun * kSignRun, signs);
+    store(runs.data() + i / kRun * kSignRun + 8, std::fabs(x[i]));
+  }
+  return runs;
+}
+
+template <class Memory>
+bool momentum_step_with_runs(const std::vector<float>& momentum, float l2, uint8_t* runs) {
+  const size_t n = momentum.size();
+  const Tensors start(n);
+  Tensors expected = start;
+  expected.given = momentum;
+  slow_momentum_step(expected, l2, 0.1f);
+  Memory param(start.param), given(momentum), mean(start.mean), square(start.square);
+  const bool held = adam_momentum_step({param.data(), given.data(), mean.data(), square.data(), factors(l2), 0.1f, kBlock,
+                                        0.75f, runs}, n);
+  CHECK(same_bits(param.data(), expected.param.data(), n));
+  CHECK(same_bits(mean.data(), expected.mean.data(), n));
+  return held;
+}
+
+void a_momentum_of_one_magnitude_a_run_is_written_as_sign_runs() {
+  for (const size_t n : awkward_sizes()) {
+    const std::vector<float> momentum = one_magnitude_a_run(n);
+    const Bytes expected = slow_sign_runs(momentum);
+    under_every_setting([&] {
+      const auto runs = exact<uint8_t>(expected.size());
+      CHECK(momentum_step_with_runs<Aligned>(momentum, 0.0f, runs.get()));
+      CHECK(std::equal(expected.begin(), expected.end(), runs.get()));
+      CHECK(momentum_step_with_runs<Unaligned>(momentum, 0.0f, runs.get()));
+      CHECK(sign_runs_agree(runs.get(), momentum.data(), n));
+      CHECK(!momentum_step_with_runs<Aligned>(momentum, 0.01f, runs.get()));
+      CHECK(!momentum_step_with_runs<Aligned>(momentum, 0.0f, nullptr));
+    });
+  }
+}
+
+void one_element_that_differs_is_enough_for_no_sign_runs() {
+  for (const size_t n : {size_t{2}, size_t{65}, size_t{66}, size_t{4099}, size_t{400003}}) {
+    for (const size_t place : {size_t{0}, n / 2, n - 1}) {
+      // Alone in its run an element differs from nothing.
+      if (n % kRun == 1 && place == n - 1) continue;
+      std::vector<float> momentum = one_magnitude_a_run(n);
+      momentum[place] = std::nextafter(momentum[place], 1.0f);
+      under_every_setting([&] {
+        const auto runs = exact<uint8_t>(sign_runs_nbytes(n));
+        CHECK(!momentum_step_with_runs<Aligned>(momentum, 0.0f, runs.get()));
+      });
+    }
+  }
+}
+
 void steps() {
   for (const size_t n : awkward_sizes()) {
     for (const float l2 : {0.0f, 0.01f}) {
@@ -146,6 +217,9 @@ Suite adam_suite() {
   return {"test_adam",
           {{"steps", steps},
            {"momentum_steps", momentum_steps},
+           {"a_momentum_of_one_magnitude_a_run_is_written_as_sign_runs",
+            a_momentum_of_one_magnitude_a_run_is_written_as_sign_runs},
+           {"one_element_that_differs_is_enough_for_no_sign_runs", one_element_that_differs_is_enough_for_no_sign_runs},
            {"no_squares_no_step", no_squares_no_step},
            {"what_is_not_a_number_stays_so", what_is_not_a_number_stays_so}}};
 }

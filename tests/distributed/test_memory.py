@@ -29,7 +29,7 @@ RECIPES: dict[str, tuple[Recipe, float]] = {
     "dense": (tw.dense(), 2),
     "1 bit": (tw.doublesqueeze(tw.OneBit()), 6),
     "momentum": (tw.momentum_sgd(), 6),
-    "adam": (tw.adam(first=1, most_gap=2), 14),
+    "adam": (tw.adam(first=1, most_gap=2), 14.2),
     "dgc": (tw.dgc(0.001, warmup_steps=0), 8),
     "dgc, warm-up": (tw.dgc(0.001), 14),
     "top-k": (tw.doublesqueeze(tw.TopK(0.001)), 6),
@@ -37,7 +37,7 @@ RECIPES: dict[str, tuple[Recipe, float]] = {
 }
 """With the bytes per parameter that two ranks keep, beside weights, gradients and the optimizer: 4
 as workers, and 2 as the servers of their share. Full steps of Adam need 8 more for payloads,
-and warm-up, which keeps 25 % at first, 6."""
+its momentum as bits 0.2, and warm-up, which keeps 25 % at first, 6."""
 
 
 def resident_nbytes() -> int:

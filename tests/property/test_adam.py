@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,12 +18,7 @@ SIZES = (0, 1, 63, 64, 65, 1000, 100_003, 300_001)
 """Around runs; two threads share the last."""
 
 
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    isa, threads = _native.isa(), _native.threads()
-    yield
-    assert _native.set_isa(isa)
-    _native.set_threads(threads)
+pytestmark = pytest.mark.usefixtures("restored_kernels")
 
 
 class Twins:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -17,12 +15,7 @@ SIZES = (0, 1, 63, 64, 65, 1000, 100_003)
 BLOCKS = (0, 64, 1024)
 
 
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    isa, threads = _native.isa(), _native.threads()
-    yield
-    assert _native.set_isa(isa)
-    _native.set_threads(threads)
+pytestmark = pytest.mark.usefixtures("restored_kernels")
 
 
 class Residual:

@@ -122,11 +122,12 @@ class _OneBitFusion:
         self, gradient: Tensor, change: Change, out: memoryview, *, clear: bool = False
     ) -> Stepped:
         gain, carried = self.stages.gain(gradient, change.info), change.info.carried
-        momentum, factor = None, 0.0
+        momentum, factor, runs = None, 0.0, None
         if carried is not None:
             if gain != 1.0:  # one rounding for each of the two factors, as in the plain pass
                 gradient = gradient * gain
             gain, momentum, factor = carried.gain, carried.momentum, carried.factor
+            runs = carried.runs
         return _native.onebit_step(
             gradient,
             *self._lazy(change),
@@ -138,6 +139,7 @@ class _OneBitFusion:
             momentum,
             factor,
             self.codec.stretch,
+            runs,
         )
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:

@@ -27,6 +27,8 @@ class Carried:
     """Flat float32 in CPU memory; None where there is none yet, which is the same as zeros."""
     factor: float
     gain: float
+    runs: memoryview | None = None
+    """The same momentum as sign runs, if it has them: less to read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer
 
 from thinwire import _native
 from thinwire.codec.policy import BLOCK
 from thinwire.optim.sgd import loss_of
+from thinwire.optim.sign_runs import SignRuns
 
 FLOOR = 0.1
 LEAST_DECAY = 0.5
@@ -89,14 +91,14 @@ class AdamSettings:
         """An ordinary step, of tensors that are native."""
         beta1, beta2 = self.betas
         state.step.add_(1.0)
-        step_size, correction = self._corrected(float(state.step))
+        decay, step_size, correction = self._factors(state)
         gradient = -gradient if self.maximize else gradient
         _native.adam_step(
             parameter.view(-1),
             gradient.view(-1),
             state.exp_avg.view(-1),
             state.exp_avg_sq.view(-1),
-            decay=1.0 - self.rate * self.weight_decay if self.decoupled else 1.0,
+            decay=decay,
             beta1=beta1,
             beta2=beta2,
             eps=self.eps,
@@ -104,11 +106,14 @@ class AdamSettings:
             correction2_sqrt=correction,
             l2=0.0 if self.decoupled else self.weight_decay,
         )
+        _count_version(state.exp_avg)
 
-    def apply_momentum(self, parameter: Tensor, momentum: Tensor, state: AdamState) -> None:
-        """Move by a new momentum; the variance stays what it is."""
+    def apply_momentum(
+        self, parameter: Tensor, momentum: Tensor, state: AdamState, runs: SignRuns | None = None
+    ) -> None:
+        """Move by a new momentum; the variance stays what it is. ``runs`` become those of it."""
         l2 = 0.0 if self.decoupled else self.weight_decay * (1.0 - self.betas[0])
-        self._move(parameter, momentum, state, l2=l2)
+        self._move(parameter, momentum, state, l2=l2, runs=None if l2 else runs)
 
     def apply_gradient(
         self, parameter: Tensor, gradient: Tensor, state: AdamState, *, gap: int
@@ -124,26 +129,20 @@ class AdamSettings:
         state.step.add_(math.log(keep, beta2) if 0.0 < beta2 != keep else 1.0)
         self._move(parameter, state.exp_avg, state, l2=0.0)
 
-    def _move(self, parameter: Tensor, momentum: Tensor, state: AdamState, *, l2: float) -> None:
+    def _move(
+        self,
+        parameter: Tensor,
+        momentum: Tensor,
+        state: AdamState,
+        *,
+        l2: float,
+        runs: SignRuns | None = None,
+    ) -> None:
         """``l2`` times the parameter is added to the momentum."""
-        decay = 1.0 - self.rate * self.weight_decay if self.decoupled else 1.0
-        step_size, correction = self._corrected(float(state.step))
         if is_native(parameter, momentum, state.exp_avg, state.exp_avg_sq):
-            _native.adam_momentum_step(
-                parameter.view(-1),
-                momentum.view(-1),
-                state.exp_avg.view(-1),
-                state.exp_avg_sq.view(-1),
-                decay=decay,
-                eps=self.eps,
-                step_size=step_size,
-                correction2_sqrt=correction,
-                l2=l2,
-                floor=FLOOR,
-                block=self.block,
-                limit=self.limit,
-            )
+            self._move_natively(parameter, momentum, state, l2=l2, runs=runs)
             return
+        decay, step_size, correction = self._factors(state)
         if momentum is not state.exp_avg:
             state.exp_avg.copy_(momentum)
         if l2:
@@ -153,12 +152,54 @@ class AdamSettings:
         moves.masked_fill_(state.exp_avg_sq == 0, 0.0)
         parameter.mul_(decay).sub_(moves.mul_(step_size))
 
+    def _move_natively(
+        self,
+        parameter: Tensor,
+        momentum: Tensor,
+        state: AdamState,
+        *,
+        l2: float,
+        runs: SignRuns | None,
+    ) -> None:
+        decay, step_size, correction = self._factors(state)
+        held = _native.adam_momentum_step(
+            parameter.view(-1),
+            momentum.view(-1),
+            state.exp_avg.view(-1),
+            state.exp_avg_sq.view(-1),
+            decay=decay,
+            eps=self.eps,
+            step_size=step_size,
+            correction2_sqrt=correction,
+            l2=l2,
+            floor=FLOOR,
+            block=self.block,
+            limit=self.limit,
+            runs=None if runs is None else runs.room(parameter.numel()),
+        )
+        _count_version(state.exp_avg)
+        if held and runs is not None:
+            runs.hold(state.exp_avg)
+        elif runs is not None:
+            runs.drop()
+
+    def _factors(self, state: AdamState) -> tuple[float, float, float]:
+        """The decay of a parameter, and what ``_corrected`` says."""
+        decay = 1.0 - self.rate * self.weight_decay if self.decoupled else 1.0
+        return decay, *self._corrected(float(state.step))
+
     def _corrected(self, steps: float) -> tuple[float, float]:
         """The step size, and the root of what the variance lacks, both for the bias of means."""
         if not steps:  # there is no variance yet, and nothing moves
             return 0.0, 1.0
         beta1, beta2 = self.betas
         return self.rate / (1.0 - beta1**steps), math.sqrt(1.0 - beta2**steps)
+
+
+def _count_version(x: Tensor) -> None:
+    """Count a change in place by a kernel, as torch counts its own."""
+    if not x.is_inference():
+        increment_version(x)
 
 
 def is_native(*tensors: Tensor) -> bool:

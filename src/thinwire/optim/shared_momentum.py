@@ -31,6 +31,7 @@ from thinwire.gradient.pieces import Key, Piece, flatten
 from thinwire.gradient.steps import Carried
 from thinwire.optim.adam import AdamSettings, AdamState
 from thinwire.optim.sgd import SGD, StepArguments, after_closure
+from thinwire.optim.sign_runs import SignRuns
 from thinwire.recipe import Recipe
 
 _ATTRIBUTE = "_thinwire_momentum"
@@ -77,7 +78,8 @@ class MomentumSource(ABC):
             return None if gain == 1.0 else Carried(None, factor, gain)
         if name not in self._flat:  # on an accelerator it is copied, once for all pieces
             self._flat[name] = flatten(momentum)
-        return Carried(self._flat[name][piece.start : piece.stop], factor, gain)
+        flat = self._flat[name][piece.start : piece.stop]
+        return Carried(flat, factor, gain, self._sign_runs(piece, momentum))
 
     def _group(self, parameter: Tensor) -> dict[str, Any] | None:
         """The group of a parameter: to load a checkpoint makes new ones."""
@@ -93,6 +95,10 @@ class MomentumSource(ABC):
         self, parameter: Tensor, group: dict[str, Any]
     ) -> tuple[Tensor | None, float, float]:
         """The momentum that the optimizer has now, its factor, and the gain of gradients."""
+
+    def _sign_runs(self, piece: Piece, momentum: Tensor) -> memoryview | None:
+        """The sign runs of a piece of ``momentum``, if they are known."""
+        return None
 
     @abstractmethod
     def _apply(self, key: Key, parameter: Tensor, grad: Tensor, step: int) -> bool:
@@ -154,6 +160,15 @@ def _sgd_gain(group: dict[str, Any]) -> float:
 
 
 class _AdamSource(MomentumSource):
+    def __init__(
+        self, stage: SharedMomentum, optimizer: Optimizer, parameters: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__(stage, optimizer, parameters)
+        self._runs = {name: SignRuns() for name in parameters}
+
+    def _sign_runs(self, piece: Piece, momentum: Tensor) -> memoryview | None:
+        return self._runs[piece.key.name].of_piece(piece, momentum)
+
     def _momentum(
         self, parameter: Tensor, group: dict[str, Any]
     ) -> tuple[Tensor | None, float, float]:
@@ -172,7 +187,7 @@ class _AdamSource(MomentumSource):
         settings = AdamSettings.of(self._optimizer, group, block=row_block(key))
         state = AdamState.of(self._optimizer, parameter)
         if travels:
-            settings.apply_momentum(parameter, grad, state)
+            settings.apply_momentum(parameter, grad, state, self._runs[key.name])
         else:
             settings.apply_gradient(parameter, grad, state, gap=gap)
         return False

@@ -120,6 +120,7 @@ def _make_row(numel: int, measured: Measured, ours: dict[str, Samples]) -> Row:
         Kind.MEMCPY: Ratio.of(time, ours[MEMCPY]),
         Kind.TORCH: Ratio.of(samples["plain"], time) if case.plain else None,
         Kind.TUNED: Ratio.of(samples["tuned"], time) if case.tuned else None,
+        Kind.STEP: Ratio.of(time, ours[case.beside]) if case.beside else None,
         Kind.THREADS: Ratio.of(ours[case.one_thread], time) if case.one_thread else None,
         Kind.INDEX_BITS: _index_bits(payload, case.value_nbytes),
     }

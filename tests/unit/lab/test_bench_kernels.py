@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import thinwire as tw
 from thinwire import _native
 from thinwire.cli.main import main
-from thinwire_lab.bench.kernels import cases, targets, torch_ops
-from thinwire_lab.bench.kernels.buffers import MOMENTUM, RATIO, Buffers, make_buffers
+from thinwire_lab.bench.kernels import targets, torch_ops
+from thinwire_lab.bench.kernels.buffers import ADAM, MOMENTUM, RATIO, Buffers, make_buffers
 from thinwire_lab.bench.kernels.cases import MEMCPY, kernel_cases
 from thinwire_lab.bench.kernels.targets import Kind, Target, Verdict
 from thinwire_lab.bench.machine import Usage
@@ -151,13 +151,22 @@ class TestTorchDoesTheSame:
             assert bytes(packed.numpy()) == payload[12:]
             torch.testing.assert_close(residual, ours)
 
+    def test_onebit_with_sign_runs(self, buffers: Buffers) -> None:
+        payloads = []
+        for carried in ((buffers.answer, MOMENTUM), (None, MOMENTUM, 1.0, buffers.runs)):
+            wanted, scales = torch.zeros(NUMEL), torch.zeros(1)
+            lazy = (wanted, wanted, scales, scales, _native.SignScale.L1, 0, 1 - MOMENTUM, 1.0)
+            nbytes, _ = _native.onebit_step(buffers.gradient, *lazy, buffers.room, *carried)
+            payloads.append(bytes(buffers.room[:nbytes]))
+        assert payloads[0] == payloads[1]
+
     def test_adamw(self, buffers: Buffers) -> None:
         g, start = buffers.gradient, (buffers.param, buffers.exp_avg, buffers.exp_avg_sq)
         ours, plain, tuned = ([x.clone() for x in start] for _ in range(3))
         for (param, *means), fused in ((plain, False), (tuned, True)):
             torch_ops.adamw(param, g, *means, fused=fused).step()
         param, *means = ours
-        _native.adam_step(param, g, *means, beta1=0.9, beta2=0.999, **cases._ADAM)
+        _native.adam_step(param, g, *means, beta1=0.9, beta2=0.999, **ADAM)
         torch.testing.assert_close(plain, ours)
         torch.testing.assert_close(tuned, ours)
 

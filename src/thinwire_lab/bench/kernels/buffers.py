@@ -9,11 +9,21 @@ from torch import Tensor
 
 from thinwire import _native
 from thinwire.codec.dense import bytes_of
+from thinwire.codec.policy import BLOCK
+from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
 from thinwire.gradient import pages
 
 MOMENTUM = 0.9
 RATIO = 0.001
+# Of the tenth step of ``torch_ops.adamw``.
+ADAM = {
+    "decay": 1 - 1e-3 * 0.01,
+    "eps": 1e-8,
+    "step_size": 1e-3 / (1 - 0.9**10),
+    "correction2_sqrt": (1 - 0.999**10) ** 0.5,
+    "l2": 0.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +38,11 @@ class Buffers:
     out: Tensor  # copied to and added to
     scratch: Tensor  # what tuned torch code would keep between steps
     momentum: Tensor  # that travels with the gradient
+    answer: Tensor  # the same after a compressed step of Adam: one magnitude in each run
+    runs: memoryview  # its sign runs
     wanted: Tensor  # the lazy residual of 1-bit steps
     wanted_carried: Tensor  # that of steps with a momentum
+    wanted_runs: Tensor  # that of steps with its sign runs
     wanted_sum: Tensor  # that of a server
     sign_residual: Tensor  # 1-bit in torch, which keeps it as it is
     topk_residual: Tensor
@@ -47,14 +60,18 @@ class Buffers:
 
 def make_buffers(numel: int) -> Buffers:
     gradient = _gradient(numel)
+    answer = _answer(gradient.flip(0))
     return Buffers(
         gradient=gradient,
         sparse=_largest(gradient, ratio=0.01),
         out=_zeros(numel),
         scratch=_zeros(numel),
         momentum=_zeros(numel).copy_(gradient.flip(0)),
+        answer=answer,
+        runs=_sign_runs(answer),
         wanted=_zeros(numel),
         wanted_carried=_zeros(numel),
+        wanted_runs=_zeros(numel),
         wanted_sum=_zeros(numel),
         sign_residual=_zeros(numel),
         topk_residual=_steady_residual(gradient, per_step=1.0),
@@ -75,6 +92,23 @@ def _gradient(numel: int) -> Tensor:
     """Random values with heavier tails than a normal distribution, as gradients have."""
     x = _zeros(numel).normal_(generator=torch.Generator().manual_seed(1))
     return x.mul_(x.abs().add_(1)).mul_(1e-3)
+
+
+def _answer(momentum: Tensor) -> Tensor:
+    out = _zeros(momentum.numel())
+    OneBit(block=BLOCK).decode(OneBit(block=BLOCK).encode(momentum, seed=0), out)
+    return out
+
+
+def _sign_runs(momentum: Tensor) -> memoryview:
+    """As a step of Adam writes them."""
+    runs = bytearray(_native.sign_runs_nbytes(momentum.numel()))
+    param, exp_avg, exp_avg_sq = (torch.zeros_like(momentum) for _ in range(3))
+    if not _native.adam_momentum_step(
+        param, momentum, exp_avg, exp_avg_sq, runs=runs, floor=0.1, block=BLOCK, limit=1.0, **ADAM
+    ):
+        raise AssertionError("an answer in one bit has runs of more than one magnitude")
+    return memoryview(runs)
 
 
 def _largest(x: Tensor, *, ratio: float) -> Tensor:

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.policy import BLOCK
 from thinwire.codec.randomk import RandomK
 from thinwire.codec.topk import TopK
 from thinwire.feedback.base import LARGEST
 from thinwire_lab.bench.kernels import torch_ops
-from thinwire_lab.bench.kernels.buffers import MOMENTUM, RATIO, Buffers
+from thinwire_lab.bench.kernels.buffers import ADAM, MOMENTUM, RATIO, Buffers
 
 Work = Callable[[], object]
 
@@ -25,7 +26,8 @@ Work = Callable[[], object]
 class Case:
     """One row of a benchmark.
 
-    ``plain`` and ``tuned`` do the same work with torch (see ``torch_ops``). A case that runs on
+    ``plain`` and ``tuned`` do the same work with torch (see ``torch_ops``); ``beside`` names the
+    case that does the work which this one adds to. A case that runs on
     several ``threads`` names the case that does it on one in ``one_thread``. Work that returns a
     payload, which is a bytearray or a memoryview, has its bits counted; where the payload is sparse
     and ``value_nbytes`` says how long a value is, those of the indices too.
@@ -35,6 +37,7 @@ class Case:
     work: Work
     plain: Work | None = None
     tuned: Work | None = None
+    beside: str | None = None
     threads: int = 1
     one_thread: str | None = None
     value_nbytes: int | None = None
@@ -50,14 +53,6 @@ MEMCPY = "memcpy"
 
 _L1 = _native.SignScale.L1
 _F32 = _native.Values.FLOAT32
-# Of the tenth step of ``torch_ops.adamw``.
-_ADAM = {
-    "decay": 1 - 1e-3 * 0.01,
-    "eps": 1e-8,
-    "step_size": 1e-3 / (1 - 0.9**10),
-    "correction2_sqrt": (1 - 0.999**10) ** 0.5,
-    "l2": 0.0,
-}
 
 
 def kernel_cases(b: Buffers, helper: ThreadPoolExecutor) -> list[Case]:
@@ -106,7 +101,7 @@ def _onebit(b: Buffers) -> Iterator[Case]:
         tuned=partial(torch_ops.tuned_onebit_step, b.gradient, b.sign_residual, b.scratch),
     )
     yield Case("1-bit step, 2 threads", step, threads=2, one_thread="1-bit step")
-    yield _onebit_with_momentum(b)
+    yield from _onebit_with_momentum(b)
     yield Case("1-bit encode", encode)
     yield Case("1-bit decode", partial(_native.onebit_decode, payload, b.out))
     yield from _adds("1-bit", partial(_native.onebit_add, payload, b.out, 0.5))
@@ -117,16 +112,28 @@ def _onebit(b: Buffers) -> Iterator[Case]:
     )
 
 
-def _onebit_with_momentum(b: Buffers) -> Case:
+def _onebit_with_momentum(b: Buffers) -> Iterator[Case]:
+    """Read as floats, as that of SGD and of Adam after a full step is, and as bits."""
     scales, gain = torch.zeros(1), 1 - MOMENTUM
     lazy = (b.wanted_carried, b.wanted_carried, scales, scales)
     step = partial(_native.onebit_step, b.gradient, *lazy, _L1, 0, gain, 1.0)
     state = (b.gradient, b.momentum, b.sign_residual, MOMENTUM)
-    return Case(
+    yield Case(
         "1-bit step with momentum",
         _encoder(b, lambda room: step(room, b.momentum, MOMENTUM)),
         plain=partial(torch_ops.plain_onebit_momentum_step, *state),
         tuned=partial(torch_ops.tuned_onebit_momentum_step, *state, b.scratch),
+    )
+    run_scales = torch.zeros(1)
+    lazy = (b.wanted_runs, b.wanted_runs, run_scales, run_scales)
+    by_runs = partial(_native.onebit_step, b.gradient, *lazy, _L1, 0, gain, 1.0)
+    state = (b.gradient, b.answer, b.sign_residual, MOMENTUM)
+    yield Case(
+        "1-bit step with Adam's momentum",
+        _encoder(b, lambda room: by_runs(room, b.answer, MOMENTUM, 1.0, b.runs)),
+        plain=partial(torch_ops.plain_onebit_momentum_step, *state),
+        tuned=partial(torch_ops.tuned_onebit_momentum_step, *state, b.scratch),
+        beside="1-bit step",
     )
 
 
@@ -223,7 +230,7 @@ def _steps(b: Buffers) -> Iterator[Case]:
 
 def _adam(b: Buffers) -> Iterator[Case]:
     tensors = (b.param, b.gradient, b.exp_avg, b.exp_avg_sq)
-    step = partial(_native.adam_step, *tensors, beta1=0.9, beta2=0.999, **_ADAM)
+    step = partial(_native.adam_step, *tensors, beta1=0.9, beta2=0.999, **ADAM)
     fused = torch_ops.adamw(*tensors, fused=True).step
     plain = torch_ops.adamw(*tensors, fused=False).step
     yield Case("AdamW", step, plain=plain, tuned=fused)
@@ -232,13 +239,14 @@ def _adam(b: Buffers) -> Iterator[Case]:
     by_momentum = partial(
         _native.adam_momentum_step,
         b.param,
-        b.momentum,
+        b.answer,
         b.exp_avg,
         b.exp_avg_sq,
         floor=0.1,
-        block=1024,
+        block=BLOCK,
         limit=1.0,
-        **_ADAM,
+        runs=b.runs,
+        **ADAM,
     )
     yield Case("AdamW by momentum", by_momentum, tuned=fused)
 
