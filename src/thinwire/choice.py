@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 import torch
 from torch.optim.optimizer import Optimizer
@@ -58,7 +59,8 @@ class Sends(Enum):
 class Verdict(Enum):
     EQUAL = "equal to dense"
     NEAR = "nearly equal"
-    """Equal on some networks or at lower rates, and a few per cent of loss above on others."""
+    """Equal on some networks or at lower rates, and a few per cent of loss above on others. Of what
+    an optimizer's chosen recipe sends too, that is so with other codecs than its."""
     LOSES = "loses"
     DIVERGES = "diverges"
 
@@ -119,9 +121,17 @@ _PAIRS = (
         Sends.VELOCITY,
         "dgc(0.001)",
         Verdict.NEAR,
-        "90.3 % against 90.6 % of pictures right on Fashion-MNIST; equal on CIFAR-10 and "
-        "Penn Treebank",
+        "90.3 % against 90.6 % of pictures right and 2.8 % more loss on Fashion-MNIST; equal on "
+        "CIFAR-10 and Penn Treebank",
         "tw.momentum_sgd() if bytes allow it",
+    ),
+    Pair(
+        Adds.MOMENTUM,
+        Sends.MOMENTUM,
+        "momentum_sgd(OneBit())",
+        Verdict.NEAR,
+        "2.9 % more loss than dense on Fashion-MNIST, at the same accuracy",
+        "tw.momentum_sgd()",
     ),
     Pair(
         Adds.ADAM,
@@ -137,6 +147,14 @@ _PAIRS = (
         "adam()",
         Verdict.EQUAL,
         "a held-out loss of 1.55 against 1.56, of a GPT on characters",
+    ),
+    Pair(
+        Adds.ADAM,
+        Sends.MOMENTUM,
+        "adam(TopK(0.01))",
+        Verdict.NEAR,
+        "a held-out loss of 2.22 against 2.02, of a GPT on characters in 480 steps",
+        "tw.adam()",
     ),
     Pair(
         Adds.LANS,
@@ -216,21 +234,38 @@ def choose_recipe(
 
 
 def check_pair(recipe: Recipe, optimizer: Optimizer, *, force: bool = False) -> None:
-    """Warn if this pair is known to lose; raise ConfigError if it diverges. Not with ``force``."""
+    """Warn if this pair is known to lose; raise ConfigError if it diverges. One that loses on some
+    networks only is logged as a warning. Not with ``force``.
+    """
     if force:
         return
     adds, sends = _adds(optimizer), _sends(recipe)
     for pair in _PAIRS:
-        warned = pair.verdict in (Verdict.LOSES, Verdict.DIVERGES)
-        if warned and (pair.optimizer, pair.sends) == (adds, sends):
-            kind = type(optimizer).__name__ if adds is Adds.OTHER else adds.value
-            text = (
-                f"{typed_recipe(recipe)} {pair.verdict.value} with {kind} at the rate of dense "
-                f"training ({pair.measured}): use {pair.use}"
-            )
-            if pair.verdict is Verdict.DIVERGES:
-                raise ConfigError(f"{text}, or force=True if you must")
-            warnings.warn(f"{text} (force=True if you know)", stacklevel=4)
+        if (pair.optimizer, pair.sends) != (adds, sends) or pair.verdict is Verdict.EQUAL:
+            continue
+        kind = type(optimizer).__name__ if adds is Adds.OTHER else adds.value
+        at_rate = f"with {kind} at the rate of dense training"
+        if pair.verdict is Verdict.NEAR:
+            if not _has_codecs_of(recipe, recipe_for(optimizer)):
+                typed = typed_recipe(recipe)
+                of = "" if typed == pair.example else f"{pair.example}: "
+                _log_once(f"{typed} can lose {at_rate} ({of}{pair.measured}): use {pair.use}")
+            continue
+        text = f"{typed_recipe(recipe)} {pair.verdict.value} {at_rate} ({pair.measured})"
+        text = f"{text}: use {pair.use}"
+        if pair.verdict is Verdict.DIVERGES:
+            raise ConfigError(f"{text}, or force=True if you must")
+        warnings.warn(f"{text} (force=True if you know)", stacklevel=4)
+
+
+def _has_codecs_of(recipe: Recipe, chosen: Recipe) -> bool:
+    same = (recipe.push, recipe.pull) == (chosen.push, chosen.pull)
+    return same and _sends(recipe) is _sends(chosen)
+
+
+@cache
+def _log_once(text: str) -> None:
+    _logger.warning("%s", text)
 
 
 def delays(recipe: Recipe) -> bool:

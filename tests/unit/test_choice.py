@@ -84,6 +84,38 @@ def test_recipes_that_send_all_or_keep_momentum_are_fine(recipe: Recipe) -> None
         check_pair(recipe, MOMENTUM)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "optimizer", "use"),
+    [
+        (tw.doublesqueeze(tw.OneBit(block=192)), SGD, "tw.doublesqueeze()"),
+        (tw.doublesqueeze(tw.TopK(0.00123)), SGD, "tw.doublesqueeze()"),
+        (tw.dgc(0.00123), MOMENTUM, "tw.momentum_sgd() if bytes allow it"),
+        (tw.momentum_sgd(tw.OneBit(block=192)), MOMENTUM, "tw.momentum_sgd()"),
+        (tw.adam(tw.TopK(0.00123)), ADAMW, "tw.adam()"),
+    ],
+    ids=repr,
+)
+def test_a_pair_that_loses_on_some_networks_is_logged_once_with_the_number(
+    recipe: Recipe, optimizer: Optimizer, use: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_pair(recipe, optimizer, force=True)
+    assert not caplog.messages
+    for _ in range(2):
+        choose_recipe(recipe, optimizer, owner="compress_ddp", force=False)
+    [text] = caplog.messages
+    assert "can lose with " in text
+    assert "at the rate of dense training (" in text
+    assert text.endswith(f": use {use}")
+
+
+def test_what_is_chosen_is_never_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    for optimizer, recipe in OPTIMIZERS:
+        check_pair(recipe, optimizer)
+    check_pair(tw.momentum_sgd(clip_norm=1.0), MOMENTUM)
+    check_pair(tw.doublesqueeze(clip_norm=1.0), SGD)
+    assert not caplog.messages
+
+
 def test_the_table_has_a_line_for_each_pair() -> None:
     lines = str(tw.recipes()).splitlines()
     assert len(lines) == len(tw.recipes()) >= 6
