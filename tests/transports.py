@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ssl
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from tests.inproc import InprocListener
+from thinwire.keys.lists import fingerprint
+from thinwire.keys.make import new_keys
+from thinwire.keys.settings import ServerKeys, WorkerKeys
 from thinwire.transport.base import Connection, Listener, PeerGone, PeerId, Received
-from thinwire.transport.inproc import InprocListener
-from thinwire.transport.keys import ServerCurve, WorkerCurve
 from thinwire.transport.peer_limits import DEFAULT_LIMITS, TransportLimits
-from thinwire.transport.zeromq import connect, listen, new_keys
+from thinwire.transport.tcp import connect, listen
 
 DEADLINE_SECONDS = 30.0
 """For what must happen. Far more than it takes, since the machine may be busy."""
@@ -79,31 +84,33 @@ def inproc(limits: TransportLimits = DEFAULT_LIMITS) -> Rig:
     return Rig(lambda _: InprocListener(limits=limits), dial)
 
 
-def zeromq(limits: TransportLimits = DEFAULT_LIMITS) -> Rig:
+def tcp(limits: TransportLimits = DEFAULT_LIMITS) -> Rig:
+    return _over_tcp(None, limits)
+
+
+def tls(limits: TransportLimits = DEFAULT_LIMITS) -> Rig:
+    return _over_tcp(pair(), limits)
+
+
+def _over_tcp(keys: tuple[ServerKeys, WorkerKeys] | None, limits: TransportLimits) -> Rig:
+    server, worker = keys or (None, None)
     return Rig(
-        lambda address: listen(address or ANY_PORT, limits=limits),
+        lambda address: listen(address or ANY_PORT, keys=server, limits=limits),
         lambda listener: connect(
-            listener.address, deadline_seconds=DEADLINE_SECONDS, limits=limits
+            listener.address, deadline_seconds=DEADLINE_SECONDS, keys=worker, limits=limits
         ),
     )
 
 
-def zeromq_curve(limits: TransportLimits = DEFAULT_LIMITS) -> Rig:
-    server, worker = new_keys(), new_keys()
-    allowed = ServerCurve(server, frozenset({worker.public}))
-    return Rig(
-        lambda address: listen(address or ANY_PORT, curve=allowed, limits=limits),
-        lambda listener: connect(
-            listener.address,
-            deadline_seconds=DEADLINE_SECONDS,
-            curve=WorkerCurve(worker, server.public),
-            limits=limits,
-        ),
-    )
+RIGS: dict[str, Callable[[TransportLimits], Rig]] = {"inproc": inproc, "tcp": tcp, "tls": tls}
 
 
-RIGS: dict[str, Callable[[TransportLimits], Rig]] = {
-    "inproc": inproc,
-    "zeromq": zeromq,
-    "zeromq-curve": zeromq_curve,
-}
+def pair(folder: Path | None = None, *, ranks: str = "") -> tuple[ServerKeys, WorkerKeys]:
+    """Keys of a server and of the one worker that it lets in, which may be some ranks alone."""
+    place = folder or Path(tempfile.mkdtemp(prefix="thinwire-keys-"))
+    server, server_certificate = new_keys(place, "server")
+    worker, certificate = new_keys(place, "worker")
+    allow = place / "workers.allow"
+    der = ssl.PEM_cert_to_DER_cert(certificate.read_text())
+    allow.write_text(f"{fingerprint(der)} worker{ranks and f' ranks={ranks}'}\n")
+    return ServerKeys(server, allow), WorkerKeys(worker, server_certificate)

@@ -26,6 +26,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--checkpoint", type=Path, help="where to keep this worker's state")
+    parser.add_argument("--key", type=Path, help="this worker's NAME.key (thinwire keys new)")
+    parser.add_argument("--certificate", type=Path, help="the servers' NAME.crt")
     options = parser.parse_args()
 
     torch.manual_seed(0)  # all workers begin with the same weights
@@ -33,7 +35,10 @@ def main() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.2)
     recipe = tw.doublesqueeze()
 
-    with tw.Client(options.servers, recipe, rank=options.rank, workers=options.workers) as client:
+    keys = tw.WorkerKeys(options.key, server=options.certificate) if options.key else None
+    with tw.Client(
+        options.servers, recipe, rank=options.rank, workers=options.workers, keys=keys
+    ) as client:
         load(options.checkpoint, net, optimizer, client)
         client.attach(net, optimizer)
         while client.version < options.steps:

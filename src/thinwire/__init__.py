@@ -7,7 +7,6 @@ command line can answer without torch.
 from __future__ import annotations
 
 import importlib
-import warnings
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -106,6 +105,13 @@ if TYPE_CHECKING:
     from thinwire.hooks.module_gradients import (
         ModuleCompression as ModuleCompression,
     )
+    from thinwire.keys.make import (
+        new_keys as new_keys,
+    )
+    from thinwire.keys.settings import (
+        ServerKeys as ServerKeys,
+        WorkerKeys as WorkerKeys,
+    )
     from thinwire.recipe import (
         Recipe as Recipe,
         adam as adam,
@@ -123,11 +129,6 @@ if TYPE_CHECKING:
     )
     from thinwire.server.server import (
         Server as Server,
-    )
-    from thinwire.transport.keys import (
-        KeyPair as KeyPair,
-        ServerCurve as ServerCurve,
-        WorkerCurve as WorkerCurve,
     )
     from thinwire.virtual.cluster import (
         VirtualCluster as VirtualCluster,
@@ -183,6 +184,8 @@ _NAMES = {
     "thinwire.hooks.handle": ("Compression",),
     "thinwire.hooks.module": ("compress_module",),
     "thinwire.hooks.module_gradients": ("ModuleCompression",),
+    "thinwire.keys.make": ("new_keys",),
+    "thinwire.keys.settings": ("ServerKeys", "WorkerKeys"),
     "thinwire.recipe": (
         "Recipe",
         "adam",
@@ -195,14 +198,11 @@ _NAMES = {
     "thinwire.replay.replay": ("replay_log",),
     "thinwire.server.log.settings": ("LogSettings",),
     "thinwire.server.server": ("Server",),
-    "thinwire.transport.keys": ("KeyPair", "ServerCurve", "WorkerCurve"),
     "thinwire.virtual.cluster": ("VirtualCluster", "VirtualStats"),
     "thinwire.watch.stats": ("ClientStats", "ServerStats", "Stats"),
     "thinwire.watch.trace": ("Trace", "merge_traces", "trace"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_RENAMED = {"Keys": "KeyPair"}
-"""Names of before, which go with the next release."""
 
 __all__ = sorted([*_HOMES, "optim"])
 
@@ -212,10 +212,6 @@ def __getattr__(name: str) -> object:
         return version("thinwire")
     if name == "optim":
         return importlib.import_module("thinwire.optim")
-    if name in _RENAMED:
-        new = _RENAMED[name]
-        warnings.warn(f"tw.{name} is tw.{new} now", DeprecationWarning, stacklevel=2)
-        name = new
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

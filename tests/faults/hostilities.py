@@ -14,18 +14,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 import thinwire as tw
 from tests.cases import CODECS
-from tests.faults import zmtp
+from tests.faults import wire
 from tests.server.servers import network
+from tests.transports import pair
 from thinwire.gradient.pieces import Key
+from thinwire.keys.settings import WorkerKeys, own_certificate
 from thinwire.model import describe, digest_of
 from thinwire.recipe import Recipe
-from thinwire.transport.keys import WorkerCurve
-from thinwire.transport.zeromq import connect, new_keys
+from thinwire.transport.peer_limits import MIB
+from thinwire.transport.tcp import connect
 from thinwire.wire import frame as frames
 from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.messages import (
@@ -58,7 +61,7 @@ class Target:
     address: str
     workers: int
     rank: int = 1
-    keys: WorkerCurve | None = None
+    keys: WorkerKeys | None = None
     recipe: Recipe = RECIPE
 
     def description(self) -> Describe:
@@ -79,7 +82,7 @@ class Voice:
 
     def __init__(self, target: Target) -> None:
         self.target, self.run, self.epoch, self.version = target, 0, 0, 0
-        self._connection = connect(target.address, deadline_seconds=SECONDS, curve=target.keys)
+        self._connection = connect(target.address, deadline_seconds=SECONDS, keys=target.keys)
 
     def say(self, message: Message, *, step: int = 0) -> None:
         frame = encode(message, run=self.run, epoch=self.epoch, worker=self.target.rank, step=step)
@@ -138,21 +141,21 @@ def member(target: Target) -> Iterator[Voice]:
 
 
 def plain_text(target: Target) -> None:
-    with zmtp.tcp(target.address) as stranger:
+    with wire.tcp(target.address) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
 
 
 def random_bytes(target: Target) -> None:
-    for start in (b"", b"\xff" + bytes(8) + b"\x7f"):
-        with zmtp.tcp(target.address) as stranger:
+    for start in (b"", b"thinwire", wire.hello()):
+        with wire.tcp(target.address) as stranger:
             stranger.sendall(start + os.urandom(4000))
 
 
 def random_frames(target: Target) -> None:
-    with zmtp.shake_hands(target.address) as stranger:
+    with wire.shake_hands(target.address) as stranger:
         for nbytes in (0, 1, 39, 40, 41, 1000, 100_000):
-            stranger.sendall(zmtp.part(os.urandom(nbytes)))
-        assert zmtp.is_cut(stranger)
+            stranger.sendall(wire.frame(os.urandom(nbytes)))
+        assert wire.is_cut(stranger)
 
 
 def bad_checksums(target: Target) -> None:
@@ -166,10 +169,10 @@ def bad_checksums(target: Target) -> None:
 
 def flood(target: Target, count: int = 100_000) -> None:
     """Bad frames, as many as the server takes on each connection. Once."""
-    batch = b"".join(zmtp.part(os.urandom(40)) for _ in range(1000))
+    batch = b"".join(wire.frame(os.urandom(40)) for _ in range(1000))
     sent = 0
     while sent < count:
-        with suppress(OSError), zmtp.shake_hands(target.address) as stranger:
+        with suppress(OSError), wire.shake_hands(target.address) as stranger:
             for _ in range(20):
                 stranger.sendall(batch)
                 sent += 1000
@@ -181,7 +184,7 @@ def pour_on(target: Target, data: bytes, connections: int = 16) -> None:
 
     def pour() -> None:
         while True:
-            with suppress(OSError), zmtp.shake_hands(target.address) as stranger:
+            with suppress(OSError), wire.shake_hands(target.address) as stranger:
                 while True:
                     stranger.sendall(data)
 
@@ -193,50 +196,91 @@ def pour_on(target: Target, data: bytes, connections: int = 16) -> None:
 
 
 def huge_sizes(target: Target) -> None:
-    for bits in (27, 32, 40, 63):
-        with zmtp.shake_hands(target.address) as stranger:
-            stranger.sendall(zmtp.declared(1 << bits) + bytes(5000))
-            assert zmtp.is_cut(stranger)
+    for nbytes in (5 << 20, 1 << 27, 1 << 31, (1 << 32) - 2):
+        with wire.shake_hands(target.address) as stranger:
+            stranger.sendall(wire.declared(nbytes) + bytes(5000))
+            assert wire.is_cut(stranger)
 
 
-def many_parts(target: Target) -> None:
-    with zmtp.shake_hands(target.address) as stranger:
-        stranger.sendall(zmtp.part(b"x", more=True) * 4999 + zmtp.part(b"x"))
-        assert zmtp.is_cut(stranger)
+def heartbeats(target: Target) -> None:
+    """Without end, and not one frame."""
+    with wire.shake_hands(target.address) as stranger:
+        stranger.sendall(wire.HEARTBEAT * 100)
+        assert wire.is_cut(stranger)
+
+
+def half_frames(target: Target, count: int = 100) -> None:
+    """Frames that are declared, begun, and never end."""
+    strangers: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            strangers.append(wire.shake_hands(target.address))
+            strangers[-1].sendall(wire.declared(4 * MIB) + bytes(1000))
+        time.sleep(1.0)
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def half_hellos(target: Target) -> None:
+    """Each of the bytes of a hello is the last one of some connection; one has a wrong byte."""
+    for nbytes in range(len(wire.hello())):
+        with wire.tcp(target.address) as stranger:
+            stranger.sendall(wire.hello()[:nbytes])
+    with wire.tcp(target.address) as stranger:
+        stranger.sendall(b"thinwirE" + bytes(100))
+        assert wire.is_cut(stranger)
+    with wire.tcp(target.address) as stranger:
+        stranger.sendall(wire.hello()[:10] + b"\xff\xff" + bytes(100))
+        assert wire.is_cut(stranger)
 
 
 def unknown_key(target: Target) -> None:
     assert target.keys is not None
-    curve = WorkerCurve(new_keys(), target.keys.server_public)
+    _, worker = pair()
     try:
-        connect(target.address, deadline_seconds=SECONDS, curve=curve)
+        connect(
+            target.address,
+            deadline_seconds=SECONDS,
+            keys=WorkerKeys(worker.key, target.keys.server),
+        )
     except tw.Refused:
         return
     raise AssertionError("an unknown key was let in")
 
 
 def without_keys(target: Target) -> None:
-    """To a server that has keys: the handshake of one that has none, and frames after it."""
-    with zmtp.tcp(target.address) as stranger:
-        stranger.sendall(zmtp.GREETING + zmtp.part(os.urandom(40)) * 10)
-        assert zmtp.is_cut(stranger)
+    """To a server that has keys: the hello of one that has none, and frames after it."""
+    with wire.tcp(target.address) as stranger:
+        stranger.sendall(wire.hello() + wire.frame(os.urandom(40)) * 10)
+        assert wire.is_cut(stranger)
+
+
+def stolen_certificate(target: Target) -> None:
+    """The hello names a certificate that is allowed, and what follows is no TLS."""
+    assert target.keys is not None
+    certificate = own_certificate(Path(target.keys.key))
+    for data in (b"", os.urandom(1000), b"\x16\x03\x01\x40\x00" + bytes(1000)):
+        with wire.tcp(target.address) as stranger:
+            stranger.sendall(wire.hello(wire.TLS, certificate) + data)
+            assert not data or wire.is_cut(stranger)
 
 
 def come_and_go(target: Target, count: int = 300) -> None:
     for n in range(count):
-        with suppress(OSError), zmtp.shake_hands(target.address) as stranger:
-            stranger.sendall(zmtp.part(b"x" * (n % 3)))
+        with suppress(OSError), wire.shake_hands(target.address) as stranger:
+            stranger.sendall(wire.frame(b"x" * (n % 3)))
     time.sleep(_REST_SECONDS)
 
 
 def take_places(target: Target) -> None:
     """More connections than a server has places, of which each says something and then nothing."""
     frame = encode(target.description(), run=0, epoch=0, worker=target.rank, step=0)
-    hello = zmtp.part(b"".join(frames.pack(frame)))
+    hello = wire.frame(b"".join(frames.pack(frame)))
     strangers: list[socket.socket] = []
     try:
         for _ in range(300):
-            strangers.append(zmtp.shake_hands(target.address))
+            strangers.append(wire.shake_hands(target.address))
             strangers[-1].sendall(hello)
         time.sleep(1.0)
     finally:
@@ -406,15 +450,15 @@ def catch_ups_unread(target: Target) -> None:
 
 def flood_of_reports(target: Target) -> None:
     """As fast as the network takes them; a worker of ours would wait."""
-    with suppress(OSError), zmtp.shake_hands(target.address) as one:
+    with suppress(OSError), wire.shake_hands(target.address) as one:
         description, workers = target.description(), target.workers
         join = Join(workers, 1, digest_of(description, workers), 0)
         for message in (description, join):
-            one.sendall(zmtp.part(_packed(message, target)))
-        welcome = frames.unpack(memoryview(zmtp.read_part(one)))
+            one.sendall(wire.frame(_packed(message, target)))
+        welcome = frames.unpack(memoryview(wire.read_frame(one)))
         report = _packed(Report(1.0), target, run=welcome.run, epoch=welcome.epoch)
         for _ in range(100):
-            one.sendall(zmtp.part(report) * 1000)
+            one.sendall(wire.frame(report) * 1000)
     time.sleep(_REST_SECONDS)
 
 
@@ -425,11 +469,11 @@ def _packed(message: Message, target: Target, *, run: int = 0, epoch: int = 0) -
 
 def never_read(target: Target) -> None:
     """A member that hears everything that is published, and takes nothing of it."""
-    with zmtp.shake_hands(target.address) as one:
+    with wire.shake_hands(target.address) as one:
         description, workers = target.description(), target.workers
         join = Join(workers, 1, digest_of(description, workers), 0)
         for message in (description, join):
-            one.sendall(zmtp.part(_packed(message, target)))
+            one.sendall(wire.frame(_packed(message, target)))
         time.sleep(SECONDS)
 
 

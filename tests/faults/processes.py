@@ -2,8 +2,8 @@
 
 A listener prints its address, and then a line for each peer that is gone. It does what frames say:
 ``ping...`` is sent back, and admits if a number follows; ``listen`` admits, and gets updates
-without end; ``nap`` makes the server busy for a while. Anything else is no frame: its sender is
-dropped, as a service does.
+without end; ``nap`` makes the server busy for a while; ``hush`` does nothing. Anything else is no
+frame: its sender is dropped, as a service does.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.transports import ANY_PORT, DEADLINE_SECONDS
 from thinwire.errors import TransportTimeout
 from thinwire.transport.base import Connection, Listener, PeerId, Received
 from thinwire.transport.peer_limits import TransportLimits
-from thinwire.transport.zeromq import connect, listen
+from thinwire.transport.tcp import connect, listen
 
 if TYPE_CHECKING:  # in typing only from Python 3.11 on
     from typing_extensions import Self
 
-NAP_SECONDS = 1.5
+NAP_SECONDS = 3.0
 _UPDATE = bytes(1 << 16)
 
 
@@ -158,7 +158,7 @@ def _obey(listener: Listener, event: Received, listening: set[PeerId]) -> None:
         listening.add(event.peer)
     elif word == b"nap":
         time.sleep(NAP_SECONDS)
-    else:
+    elif word.rstrip() != b"hush":
         listening.discard(event.peer)
         listener.drop(event.peer, "it sent no frame")
 

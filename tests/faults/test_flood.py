@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
-from tests.faults import zmtp
-from tests.faults.processes import ServerProcess
+from tests.faults import wire
+from tests.faults.processes import NAP_SECONDS, ServerProcess
 from tests.transports import DEADLINE_SECONDS
 from thinwire import errors
 from thinwire.transport.base import Connection
 from thinwire.transport.peer_limits import MIB, TransportLimits
-from thinwire.transport.zeromq import connect
+from thinwire.transport.tcp import connect
 
 LIMITS = TransportLimits(
     max_message_nbytes=MIB,
     max_unread_nbytes=8 * MIB,
     max_unread_total_nbytes=32 * MIB,
     max_unsent_nbytes=8 * MIB,
+    max_unread_messages=5000,
 )
-MOST_NBYTES = 192 * MIB
-"""What floods of strangers may cost, in all: the limits above, and what comes in until they are
-enforced. The latter depends on how busy the machine is. Without limits it is gigabytes in seconds.
+MOST_NBYTES = 32 * MIB
+"""What floods may cost, in all: 8 MiB unread of a peer that was admitted, or 4 of strangers, and
+what Python takes for many small frames. What is not read waits at its sender.
 """
-
-PEER_NBYTES = 512 * MIB
-"""What a flood of a peer that was admitted may cost: it may send much more before it is cut."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +37,7 @@ def server() -> Iterator[ServerProcess]:
         yield process
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def honest(server: ServerProcess) -> Iterator[Connection]:
     with closing(honest_worker(server)) as connection:
         yield connection
@@ -66,9 +63,7 @@ def ping(connection: Connection) -> None:
 
 
 @contextmanager
-def bounded(
-    server: ServerProcess, honest: Connection, what: str, most_nbytes: int = MOST_NBYTES
-) -> Iterator[None]:
+def bounded(server: ServerProcess, honest: Connection, what: str) -> Iterator[None]:
     """The server takes little memory for this, and its honest worker does not notice."""
     server.begin_peak()
     start = time.monotonic()
@@ -77,7 +72,7 @@ def bounded(
     peak, seconds = server.peak() - server.first_nbytes, time.monotonic() - start
     print(f"\n{what}: {peak / MIB:.1f} MiB more than at the start, {seconds:.1f} s")
     assert server.is_alive()
-    assert peak < most_nbytes
+    assert peak < MOST_NBYTES
 
 
 def pour(
@@ -85,7 +80,7 @@ def pour(
     data: bytes,
     *,
     times: int,
-    start: Callable[[str], socket.socket] = zmtp.shake_hands,
+    start: Callable[[str], socket.socket] = wire.shake_hands,
 ) -> int:
     """Send it again and again on one connection, until that is cut; returns how often it went.
 
@@ -101,7 +96,7 @@ def pour(
 
 def flood_with_bad_frames(server: ServerProcess, count: int) -> int:
     """At least ``count`` frames of random bytes; returns on how many connections."""
-    batch = b"".join(zmtp.part(os.urandom(40)) for _ in range(1000))
+    batch = b"".join(wire.frame(os.urandom(40)) for _ in range(1000))
     connections = sent = 0
     while sent < count:
         with suppress(OSError):
@@ -127,31 +122,48 @@ def test_a_million_bad_frames(server: ServerProcess, honest: Connection) -> None
 
 def test_frames_of_a_valid_kind_above_the_rate(server: ServerProcess, honest: Connection) -> None:
     with bounded(server, honest, "tiny frames without end"):
-        assert pour(server, zmtp.part(b"ping") * 1000, times=100_000) < 100_000
+        assert pour(server, wire.frame(b"ping") * 1000, times=100_000) < 100_000
 
 
 def test_huge_declared_sizes(server: ServerProcess, honest: Connection) -> None:
     with bounded(server, honest, "200 huge declared sizes"):
         poured = sum(
-            pour(server, zmtp.declared(1 << (21 + n % 42)) + bytes(5000), times=1)
+            pour(server, wire.declared((1 << (21 + n % 11)) + n) + bytes(5000), times=1)
             for n in range(200)
         )
     assert poured > 0
 
 
-def test_messages_of_5000_parts(server: ServerProcess, honest: Connection) -> None:
-    data = zmtp.part(b"x", more=True) * 4999 + zmtp.part(b"x")
-    with bounded(server, honest, "50 messages of 5000 parts"):
-        poured = sum(pour(server, data, times=1) for _ in range(50))
-    assert poured > 0
-    server.wait_for_loss("5000 parts")
+def test_half_frames(fresh: tuple[ServerProcess, Connection]) -> None:
+    """Of many strangers, who wait for what happens."""
+    server, honest = fresh
+    with ExitStack() as stack, bounded(server, honest, "200 frames of a MiB that do not end"):
+        for _ in range(200):
+            stranger = stack.enter_context(wire.shake_hands(server.address))
+            with suppress(ConnectionError):  # it may be the one with the most
+                stranger.sendall(wire.declared(MIB) + bytes(MIB // 2))
+        server.wait_for_log("unadmitted peers sent more than")
 
 
-@pytest.mark.parametrize("nbytes", [1, 200, 10_000])
-def test_a_message_of_endless_parts(server: ServerProcess, honest: Connection, nbytes: int) -> None:
-    data = zmtp.part(bytes(nbytes), more=True) * (1 + 100_000 // nbytes)
-    with bounded(server, honest, f"endless parts of {nbytes} bytes"):
-        assert pour(server, data, times=1_000_000) < 1_000_000
+def test_heartbeats_without_end(fresh: tuple[ServerProcess, Connection]) -> None:
+    server, honest = fresh
+    with bounded(server, honest, "heartbeats without end"):
+        assert pour(server, wire.HEARTBEAT * 1000, times=100_000) < 100_000
+    server.wait_for_log("it sent more than 32 messages before it was admitted")
+
+
+@pytest.mark.parametrize("nbytes", [0, 5, 11], ids=["no hellos", "half hellos", "all but one byte"])
+def test_half_hellos_without_end(server: ServerProcess, honest: Connection, nbytes: int) -> None:
+    """From connections that stay: the oldest make place for the newest."""
+    what = f"600 connections with {nbytes} bytes of a hello"
+    with ExitStack() as stack, bounded(server, honest, what):
+        strangers = []
+        for _ in range(600):
+            strangers.append(stack.enter_context(wire.tcp(server.address)))
+            strangers[-1].sendall(wire.hello()[:nbytes])
+        with closing(honest_worker(server)):
+            pass
+        assert wire.is_cut(strangers[0])
 
 
 def test_a_flood_of_strangers_while_the_server_is_busy(
@@ -160,42 +172,27 @@ def test_a_flood_of_strangers_while_the_server_is_busy(
     server, honest = fresh
     honest.send(b"nap", deadline_seconds=DEADLINE_SECONDS)
     with bounded(server, honest, "tiny frames of a stranger to a busy server"):
-        assert 0 < pour(server, zmtp.part(b"ping") * 10_000, times=100_000) < 100_000
-    server.wait_for_log("before it was admitted|unadmitted peers sent|faster than it is read")
-
-
-def test_a_routing_id_that_is_in_use(server: ServerProcess, honest: Connection) -> None:
-    """libzmq alone never reads nor frees what the second of two such peers sends."""
-    with bounded(server, honest, "100 MiB under one routing id"):
-        poured = 0
-        for _ in range(20):
-            poured += pour(
-                server,
-                zmtp.part(b"ping".ljust(MIB)),
-                times=5,
-                start=lambda address: zmtp.shake_hands(address, routing_id=b"x"),
-            )
-            ping(honest)
-    assert poured > 0
+        assert 0 < pour(server, wire.frame(b"ping") * 10_000, times=100_000) < 100_000
+    server.wait_for_log("before it was admitted|unadmitted peers sent")
 
 
 def admitted(address: str) -> socket.socket:
     """A connection that is no stranger's any more."""
-    peer = zmtp.shake_hands(address)
-    peer.sendall(zmtp.part(b"ping 0"))
-    zmtp.read_part(peer)
+    peer = wire.shake_hands(address)
+    peer.sendall(wire.frame(b"ping 0"))
+    wire.read_frame(peer)
     return peer
 
 
 def test_a_peer_that_listens_and_never_reads(fresh: tuple[ServerProcess, Connection]) -> None:
     server, honest = fresh
     with bounded(server, honest, "a peer that never reads"), admitted(server.address) as peer:
-        peer.sendall(zmtp.part(b"listen"))
+        peer.sendall(wire.frame(b"listen"))
         server.wait_for_loss("it does not read")
 
 
 def test_a_worker_that_listens_and_never_reads(server: ServerProcess, honest: Connection) -> None:
-    """Its libzmq reads, so that for the kernel all is well; the program does not."""
+    """It is told so, after what the kernels held for it."""
     worker = connect(server.address, deadline_seconds=DEADLINE_SECONDS, limits=LIMITS)
     with bounded(server, honest, "a worker that never reads"):
         worker.send(b"listen", deadline_seconds=DEADLINE_SECONDS)
@@ -206,34 +203,48 @@ def test_a_worker_that_listens_and_never_reads(server: ServerProcess, honest: Co
     worker.close()
 
 
-def test_pings_without_end_and_resets(server: ServerProcess, honest: Connection) -> None:
-    """Each would have ended the process while ZeroMQ had a limit: see port.py."""
-    ping_command = b"\x04\x07\x04PING\0\0"
-    resets = 0
-    with bounded(server, honest, "100 resets with PINGs unread"):
-        for _ in range(100):
-            # A server that throws away what earlier strangers sent may cut this one as well.
-            with suppress(ConnectionError), zmtp.shake_hands(server.address) as stranger:
-                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                stranger.sendall((zmtp.part(b"ping") * 10 + ping_command) * 3)
-                resets += 1
-    assert resets > 0
+def test_heartbeats_and_resets(server: ServerProcess, honest: Connection) -> None:
+    """The server may be about to answer, or to read."""
+    with bounded(server, honest, "100 resets with heartbeats unread"):
+        for n in range(100):
+            with wire.shake_hands(server.address) as stranger:
+                wire.resets(stranger)
+                stranger.sendall((wire.frame(b"ping") * (n % 10) + wire.HEARTBEAT) * 3)
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (zmtp.part(b"ping".ljust(MIB)), "it sends on while|faster than it is read"),
-        (zmtp.part(b"ping") * 10_000, "it sent more than|it sends on while|faster than it is read"),
-    ],
-    ids=["1 MiB", "tiny"],
-)
-def test_a_flood_while_the_server_is_busy(
-    fresh: tuple[ServerProcess, Connection], data: bytes, reason: str
+def block(peer: socket.socket, data: bytes) -> bytes:
+    """Send it again and again, until nothing more is taken for a while; returns what is left."""
+    peer.settimeout(NAP_SECONDS / 6)
+    left = memoryview(b"")
+    for _ in range(1_000_000):
+        left = left or memoryview(data)
+        try:
+            left = left[peer.send(left) :]
+        except TimeoutError:
+            return bytes(left)
+    raise AssertionError("all of it was taken")
+
+
+def test_a_peer_of_a_busy_server_waits_and_is_heard(
+    fresh: tuple[ServerProcess, Connection],
 ) -> None:
     server, honest = fresh
-    peer = admitted(server.address)
-    honest.send(b"nap", deadline_seconds=DEADLINE_SECONDS)
-    with bounded(server, honest, "frames of a peer to a busy server", PEER_NBYTES):
-        assert 0 < pour(server, data, times=10_000, start=lambda address: peer) < 10_000
-    server.wait_for_loss(reason)
+    with admitted(server.address) as peer:
+        honest.send(b"nap", deadline_seconds=DEADLINE_SECONDS)
+        with bounded(server, honest, "frames of a MiB to a busy server"):
+            left = block(peer, wire.frame(b"hush".ljust(MIB)))
+            peer.settimeout(DEADLINE_SECONDS)
+            peer.sendall(left + wire.frame(b"ping at last"))
+            assert wire.read_frame(peer) == b"ping at last"
+
+
+def test_tiny_frames_to_a_busy_server_wait_until_their_rate_is_seen(
+    fresh: tuple[ServerProcess, Connection],
+) -> None:
+    server, honest = fresh
+    with admitted(server.address) as peer:
+        honest.send(b"nap", deadline_seconds=DEADLINE_SECONDS)
+        with bounded(server, honest, "tiny frames to a busy server"):
+            with suppress(ConnectionError):  # it may have been seen already
+                block(peer, wire.frame(b"ping") * 1000)
+            server.wait_for_loss("it sent more than 10000 messages in a second|it does not read")

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import thinwire as tw
+from tests.inproc import InprocListener
 from thinwire.gradient.pieces import Key
 from thinwire.model import describe, digest_of
 from thinwire.recipe import Recipe
 from thinwire.server.service import Service
 from thinwire.server.settings import Rules
 from thinwire.server.turn import MOST_STEP
-from thinwire.transport.inproc import InprocListener
 from thinwire.wire import frame as frames
 from thinwire.wire.body import EncodedBytes, Entry
 from thinwire.wire.messages import (

@@ -16,13 +16,13 @@ import pytest
 import thinwire as tw
 from tests.faults.proxy import Lane, Proxy
 from tests.faults.training import RECIPES, WORKERS, start_servers, start_workers
+from tests.impaired import Fault, Faults, ImpairedConnection
 from tests.server.processes import ServerProcess
 from tests.server.servers import RunningServer, loss_of, network, plain_sgd, virtual, weights
 from tests.slow import first
 from thinwire.server.settings import Rules
-from thinwire.transport import zeromq
+from thinwire.transport import tcp
 from thinwire.transport.base import Connection
-from thinwire.transport.impaired import Fault, Faults, ImpairedConnection
 
 DISTURBANCES = 12
 
@@ -100,7 +100,7 @@ def test_an_impaired_transport_changes_no_bit(name: str, direction: str, tmp_pat
     seeds = count()
 
     def connect(address: str, seconds: float) -> Connection:
-        inner = zeromq.connect(address, deadline_seconds=seconds)
+        inner = tcp.connect(address, deadline_seconds=seconds)
         return ImpairedConnection(inner, seed=next(seeds), **{direction: IMPAIRED[name]})
 
     net = network()

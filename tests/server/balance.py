@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tests.inproc import InprocListener
 from tests.server.servers import network
 from thinwire.compressor.encoded import decoded
 from thinwire.recipe import Recipe
@@ -15,7 +16,6 @@ from thinwire.server.journal import Journal
 from thinwire.server.log.log import Log
 from thinwire.server.service import Service
 from thinwire.server.settings import Rules
-from thinwire.transport.inproc import InprocListener
 from thinwire.wire.messages import Update, decode
 
 WORKERS = 3

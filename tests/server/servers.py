@@ -21,7 +21,7 @@ from thinwire.server.journal import Journal
 from thinwire.server.log.log import Log
 from thinwire.server.service import Service
 from thinwire.server.settings import DEFAULT_SETTINGS, Rules, ServiceSettings
-from thinwire.transport import zeromq
+from thinwire.transport import tcp
 
 DEADLINE = 60.0
 _runs = itertools.count(7)
@@ -78,7 +78,7 @@ class RunningServer(AbstractContextManager["RunningServer"]):
 
     def start(self) -> None:
         self._stop = threading.Event()
-        self._listener = zeromq.listen(self.address)
+        self._listener = tcp.listen(self.address)
         self.address = self._listener.address
         log, recovery = None, None
         if self._log_dir is not None:

@@ -14,8 +14,8 @@ from tests.distributed.launch import run
 from tests.distributed.training import RECIPES, Trainer, weights
 from tests.server.processes import wait_until
 from tests.server.servers import RunningServer
+from tests.transports import pair
 from thinwire.server.settings import Rules
-from thinwire.transport.zeromq import new_keys
 
 STEPS = 6
 
@@ -95,8 +95,8 @@ def refused_alone(options: dict[str, Any]) -> str:
 def test_what_cannot_be_is_refused() -> None:
     [text] = run(refused_alone, {"exchange": "servers"}, ranks=1)
     assert "go together" in text
-    own = new_keys()
-    [text] = run(refused_alone, {"keys": tw.WorkerCurve(own, own.public)}, ranks=1)
+    _, worker = pair()
+    [text] = run(refused_alone, {"keys": worker}, ranks=1)
     assert "keys protect what goes to servers" in text
     with_scaler: dict[str, Any] = {
         "exchange": "servers",

@@ -13,6 +13,7 @@ import pytest
 from torch import nn
 
 import thinwire as tw
+from tests.inproc import InprocConnection, InprocListener
 from tests.log_cases import snapshots
 from tests.server.command import THINWIRE, running
 from tests.server.processes import PATIENCE_SECONDS, free_address, wait_until
@@ -22,7 +23,6 @@ from thinwire.server.journal import Journal
 from thinwire.server.log.log import Log
 from thinwire.server.service import Service
 from thinwire.server.settings import Rules
-from thinwire.transport.inproc import InprocConnection, InprocListener
 from thinwire.wire.frame import pack
 from thinwire.wire.messages import Join, Leave, Message, Reason, encode
 

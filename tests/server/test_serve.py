@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,8 +12,7 @@ import pytest
 from tests.server.command import THINWIRE, running
 from tests.server.processes import free_address, wait_until
 from tests.slow import first, slow
-from thinwire.transport.keys import save_keys
-from thinwire.transport.zeromq import new_keys
+from thinwire.keys.make import new_keys
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "servers" / "train.py"
 RECIPE = "doublesqueeze"
@@ -43,6 +43,31 @@ def test_the_example_trains_and_goes_on_after_a_worker_was_killed(tmp_path: Path
     for output in outputs:
         assert "times fewer bytes" in output.read_text()
     assert "All workers are done at version 200" in out.read_text()
+
+
+@pytest.mark.timeout(120)
+def test_the_example_trains_with_keys_of_the_command_line(tmp_path: Path) -> None:
+    def keys(*words: str) -> None:
+        subprocess.run([THINWIRE, "keys", *words], check=True, cwd=tmp_path, timeout=60)
+
+    keys("new", "server")
+    keys("new", "worker-0")
+    keys("allow", "workers.allow", "worker-0.crt", "--ranks", "0")
+    ours = ("--keys", str(tmp_path / "server.key"), "--allow", str(tmp_path / "workers.allow"))
+    theirs = (
+        "--key",
+        str(tmp_path / "worker-0.key"),
+        "--certificate",
+        str(tmp_path / "server.crt"),
+    )
+    address, out, said = free_address(), tmp_path / "serve.txt", tmp_path / "0.txt"
+    alone = ("--workers", "1")
+    with (
+        running(*serve(address, tmp_path, *alone, *ours), output=out) as server,
+        running(*work(address, tmp_path, 0), *alone, *theirs, output=said) as worker,
+    ):
+        assert [one.wait(90) for one in (worker, server)] == [0, 0]
+    assert "times fewer bytes" in said.read_text()
 
 
 @pytest.mark.timeout(120)
@@ -77,7 +102,7 @@ def test_a_signal_stops_a_server_in_good_order(number: signal.Signals, tmp_path:
         slow(["--quorum", "1"], "say how far behind a push may be"),
         (["--listen", "tcp://0.0.0.0:5555"], "give --keys and --allow (see thinwire keys), or"),
         slow(["--listen", "0.0.0.0:5555"], "expected tcp://HOST:PORT"),
-        slow(["--keys", __file__], "--keys and --allow go together"),
+        slow(["--keys", __file__], "--keys and --allow (or --ca) go together"),
     ],
 )
 def test_what_cannot_be_served_is_one_sentence(
@@ -95,14 +120,15 @@ def test_what_cannot_be_served_is_one_sentence(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("binary", first(["--keys", "--allow"]))
 def test_a_file_of_keys_that_is_no_text_is_one_sentence(binary: str, tmp_path: Path) -> None:
-    public, secret = save_keys(new_keys(), tmp_path, "server")
-    damaged = {"--keys": secret, "--allow": public}[binary]
+    key, certificate = new_keys(tmp_path, "server")
+    (tmp_path / "list").write_text(certificate.read_text())
+    damaged = {"--keys": key, "--allow": tmp_path / "list"}[binary]
     damaged.write_bytes(b"\xff\xfe")
     out = tmp_path / "serve.txt"
-    files = ("--keys", str(secret), "--allow", str(public))
+    files = ("--keys", str(key), "--allow", str(tmp_path / "list"))
     with running(*serve(free_address(), tmp_path), *files, output=out) as server:
         assert server.wait(50) == 1
-    expected = f"Error: {damaged}: is not text, expected a file of keys (thinwire keys new)"
+    expected = f"Error: {damaged}: is not text, expected a key or certificates"
     assert out.read_text().splitlines() == [expected]
 
 

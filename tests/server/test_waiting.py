@@ -43,8 +43,8 @@ def test_a_worker_without_a_server_says_what_it_waits_for(
 ) -> None:
     address = free_address()
     assert waited_for(address, caplog, seconds=6.0) == [
-        f"waiting for {address}: nothing answers yet; is `thinwire serve` running there? giving up "
-        "after 6 s"
+        f"waiting for {address}: no server answered so far; is it running, and is the address "
+        "right? giving up after 6 s"
     ]
 
 
@@ -54,8 +54,8 @@ def test_what_listens_but_is_no_server_is_named_as_such(caplog: pytest.LogCaptur
         address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
         [text] = waited_for(address, caplog, seconds=6.0)
     assert re.fullmatch(
-        rf"waiting for {address}: what listens there does not let this worker in yet; is it a "
-        r"Thinwire server, does it expect keys, or is it full\? giving up after 6 s",
+        rf"waiting for {address}: nothing let this worker in so far; is it a Thinwire server, and "
+        r"is it full\? giving up after 6 s",
         text,
     )
 

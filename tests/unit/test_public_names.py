@@ -41,11 +41,6 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         tw.OneByte  # noqa: B018
 
 
-def test_old_names_work_for_one_release() -> None:
-    with pytest.warns(DeprecationWarning, match=r"tw\.Keys is tw\.KeyPair now"):
-        assert tw.Keys is tw.KeyPair
-
-
 @pytest.mark.parametrize("module", [optim, testing], ids=lambda module: module.__name__)
 def test_all_is_complete(module: types.ModuleType) -> None:
     names = {

@@ -1,15 +1,19 @@
-"""``thinwire keys``: make key pairs, and lists of the workers that a server accepts.
+"""``thinwire keys``: make keys, and lists of the workers that a server lets in.
 
-Secrets appear in no output and no error.
+Private keys appear in no output and no error.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from thinwire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from thinwire.keys.lists import Grant
 
 _File = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -20,11 +24,11 @@ def keys() -> None:
 
     \b
     On every machine:  thinwire keys new NAME
-    On the server:     thinwire keys allow workers.allow worker-*.public
+    On the server:     thinwire keys allow workers.allow worker-*.crt
     """
 
 
-@keys.command(short_help="Make a key pair.")
+@keys.command(short_help="Make a key and its certificate.")
 @click.argument("name")
 @click.option(
     "--folder",
@@ -34,74 +38,76 @@ def keys() -> None:
     help="Folder for the two files; created if it does not exist.",
 )
 def new(name: str, folder: Path) -> None:
-    """Make a key pair: NAME.secret, which stays on this machine, and NAME.public.
+    """Make a private key, NAME.key, which stays on this machine, and its certificate, NAME.crt.
 
     Existing files are not overwritten.
     """
     # Here, so that no other command loads it.
-    from thinwire.transport.keys import save_keys
-    from thinwire.transport.zeromq import new_keys
+    from thinwire.keys.make import new_keys
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        public, secret = save_keys(new_keys(), folder, name)
+        key, certificate = new_keys(folder, name)
     except OSError as error:
         raise ConfigError(f"{folder}: no keys could be written here: {error.strerror}") from error
-    click.echo(f"Wrote {secret}, which stays on this machine, and {public}.")
+    click.echo(f"Wrote {key}, which stays on this machine, and {certificate}.")
     click.echo(
-        f"Next: copy {public.name} to the other side: a worker's to the server, for thinwire keys "
-        "allow; a server's to every worker."
+        f"Next: copy {certificate.name} to the other side: a worker's to the server, for thinwire "
+        "keys allow; a server's to every worker."
     )
 
 
-@keys.command(short_help="Show the public keys in a file.")
-@click.argument("file", type=_File)
+@keys.command(short_help="Show who is in a certificate or a list.")
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
 def show(file: Path) -> None:
-    """Show the public keys in a file: a key pair or a list. Secret keys are never shown."""
-    for line in _public_lines(file):
+    """Show the fingerprints in a certificate, a list, or a folder of certificates.
+
+    For NAME.key it shows NAME.crt: private keys are never shown.
+    """
+    for line in _lines(_certificate_of(file)):
         click.echo(line)
 
 
-def _public_lines(file: Path) -> list[str]:
-    """``HEX NAME`` for each public key in a file of any kind."""
-    from thinwire.transport.keys import load_keys, load_public_keys
+def _certificate_of(file: Path) -> Path:
+    from thinwire.keys.lists import read_text
+    from thinwire.keys.settings import certificate_of
 
-    if _is_secret(file):
-        return [f"{load_keys(file).public.hex()} {file.stem}"]
-    load_public_keys([file])  # refuses other contents, without showing them
-    return [_without_keys(line) for line in _text(file).splitlines() if line.strip()]
+    is_private = not file.is_dir() and "PRIVATE KEY-----" in read_text(file)
+    return certificate_of(file) if is_private else file
 
 
-def _is_secret(file: Path) -> bool:
-    return file.suffix == ".secret" or _text(file).startswith("public ")
+def _lines(file: Path) -> list[str]:
+    from thinwire.keys.lists import read_allowed
+
+    return [_line(fingerprint, grant) for fingerprint, grant in read_allowed(file).items()]
 
 
-def _text(file: Path) -> str:
-    from thinwire.transport.keys import read_key_file
-
-    return read_key_file(file)
-
-
-def _without_keys(line: str) -> str:
-    """The key and its name; anything more may be a secret that was put there by mistake."""
-    key, *words = line.split()
-    name = "".join(c for c in "".join(words[:1]) if c.isprintable())
-    return key if len(name) >= len(key) else f"{key} {name}".strip()
+def _line(fingerprint: str, grant: Grant) -> str:
+    """As it stands in a list, without what does not belong to one."""
+    name = "".join(c for c in grant.name if c.isprintable())
+    ranks = "" if grant.ranks is None else f"ranks={','.join(map(str, sorted(grant.ranks)))}"
+    return " ".join(filter(None, (fingerprint, name, ranks)))
 
 
-@keys.command(short_help="Add public keys to the list that a server accepts.")
+@keys.command(short_help="Add certificates to the list that a server lets in.")
 @click.argument("allowed", metavar="LIST", type=click.Path(dir_okay=False, path_type=Path))
-@click.argument("public", metavar="PUBLIC...", type=_File, nargs=-1, required=True)
-def allow(allowed: Path, public: tuple[Path, ...]) -> None:
-    """Add public keys to the LIST that a server accepts; it is created if it does not exist.
+@click.argument("certificates", metavar="CERTIFICATE...", type=_File, nargs=-1, required=True)
+@click.option("--ranks", help="Let these keys be used by workers of these ranks only: 0,2-3.")
+def allow(allowed: Path, certificates: tuple[Path, ...], ranks: str | None) -> None:
+    """Add certificates to the LIST that a server lets in; it is created if it does not exist.
 
-    To revoke a key, delete its line. A server reads its list when it starts.
+    To revoke one, delete its line: a running server notices within two seconds, and disconnects it.
     """
-    before = _lines_to_allow(allowed) if _exists(allowed) else []
-    known = {line.split()[0].lower() for line in before}
-    lines = [line for file in public for line in _lines_to_allow(file)]
-    new_lines = {line.split()[0].lower(): line for line in lines}
-    added = [line for key, line in new_lines.items() if key not in known]
+    from thinwire.keys.lists import Grant, parse_ranks, read_allowed
+
+    only = None if ranks is None else parse_ranks(ranks, where="--ranks")
+    known = read_allowed(allowed) if _exists(allowed) else {}
+    found = {key: grant for file in certificates for key, grant in read_allowed(file).items()}
+    added = [
+        _line(key, grant if only is None else Grant(grant.name, only))
+        for key, grant in found.items()
+        if key not in known
+    ]
     if added:
         _append(allowed, added)
     click.echo(f"Keys added to {allowed}: {len(added)}; it lists {len(known) + len(added)} now.")
@@ -115,18 +121,12 @@ def _exists(file: Path) -> bool:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def _lines_to_allow(file: Path) -> list[str]:
-    if _is_secret(file):
-        raise ConfigError(
-            f"{file}: is a secret key, which never leaves its machine: give "
-            f"{file.with_suffix('.public')}"
-        )
-    return _public_lines(file)
-
-
 def _append(file: Path, lines: list[str]) -> None:
+    from thinwire.keys.lists import read_text
+
     try:
-        complete = not file.exists() or not _text(file) or _text(file).endswith("\n")
+        text = read_text(file) if file.exists() else ""
+        complete = not text or text.endswith("\n")
         with file.open("a") as out:
             out.write(("" if complete else "\n") + "".join(f"{line}\n" for line in lines))
     except OSError as error:

@@ -13,8 +13,8 @@ from thinwire.defaults import LOSS_SECONDS
 from thinwire.errors import ConfigError
 
 if TYPE_CHECKING:
+    from thinwire.keys.settings import ServerKeys
     from thinwire.server.server import Server
-    from thinwire.transport.keys import ServerCurve
     from thinwire.watch.stats import ServerStats
 
 _File = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -80,10 +80,18 @@ _File = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--keys",
     "keys_file",
     type=_File,
-    help="This server's NAME.secret, made by 'thinwire keys new'.",
+    help="This server's NAME.key, made by 'thinwire keys new', with NAME.crt beside it.",
 )
 @click.option(
-    "--allow", type=_File, help="Public keys of all workers, listed by 'thinwire keys allow'."
+    "--allow",
+    type=click.Path(exists=True, path_type=Path),
+    help="Workers to let in: a list made by 'thinwire keys allow', or a folder of certificates. "
+    "Read again when it changes.",
+)
+@click.option(
+    "--ca",
+    type=_File,
+    help="Let in workers with a certificate of this authority; with --allow only those listed.",
 )
 @click.option(
     "--insecure",
@@ -112,7 +120,12 @@ _File = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Seed of codecs that round at random.",
 )
 def serve(
-    address: str, recipe_text: str, keys_file: Path | None, allow: Path | None, **options: Any
+    address: str,
+    recipe_text: str,
+    keys_file: Path | None,
+    allow: Path | None,
+    ca: Path | None,
+    **options: Any,
 ) -> None:
     """Run a parameter server until all workers are done.
 
@@ -125,10 +138,10 @@ def serve(
     Ctrl-C stops the server; workers wait for it to be started again, until their deadline.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    curve = _curve(keys_file, allow)
-    _check_reach(address, has_keys=curve is not None, insecure=options["insecure"])
+    keys = _keys(keys_file, allow, ca)
+    _check_reach(address, has_keys=keys is not None, insecure=options["insecure"])
     workers, log_dir = options["workers"], options["log_dir"]
-    server = _make_server(address, recipe_text, curve, **options)
+    server = _make_server(address, recipe_text, keys, **options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     kept = f"its log is in {log_dir}" if log_dir else "without a log: a restart loses the run"
@@ -143,7 +156,7 @@ def serve(
 def _make_server(
     address: str,
     recipe_text: str,
-    curve: ServerCurve | None,
+    keys: ServerKeys | None,
     *,
     fsync: str,
     keep_steps: int | None,
@@ -158,24 +171,24 @@ def _make_server(
 
     log_settings = LogSettings(fsync=fsync, keep_steps=keep_steps, keep_nbytes=keep_nbytes)
     recipe = read_recipe(recipe_text)
-    return Server(address, recipe, log_settings=log_settings, keys=curve, **settings)
+    return Server(address, recipe, log_settings=log_settings, keys=keys, **settings)
 
 
-def _curve(keys_file: Path | None, allow: Path | None) -> ServerCurve | None:
-    from thinwire.transport.keys import ServerCurve, load_keys, load_public_keys
+def _keys(keys_file: Path | None, allow: Path | None, ca: Path | None) -> ServerKeys | None:
+    from thinwire.keys.settings import ServerKeys
 
-    if keys_file is None and allow is None:
+    if keys_file is None and allow is None and ca is None:
         return None
-    if keys_file is None or allow is None:
+    if keys_file is None or (allow is None and ca is None):
         raise ConfigError(
-            "--keys and --allow go together: the server's secret key, and the workers' public keys"
+            "--keys and --allow (or --ca) go together: the server's key, and the workers it lets in"
         )
-    return ServerCurve(load_keys(keys_file), load_public_keys([allow]))
+    return ServerKeys(keys_file, allow, ca)
 
 
 def _check_reach(address: str, *, has_keys: bool, insecure: bool) -> None:
     """``Server`` checks this, too, but its error names Python arguments, not options."""
-    from thinwire.transport.address import check_address, check_secured
+    from thinwire.address import check_address, check_secured
 
     remedy = "give --keys and --allow (see thinwire keys), or --insecure"
     check_address(address, least_port=0)

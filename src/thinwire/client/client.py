@@ -31,10 +31,10 @@ from thinwire.gradient.network import (
 )
 from thinwire.gradient.pieces import Key
 from thinwire.gradient.steps import StepInfo
+from thinwire.keys.settings import WorkerKeys
 from thinwire.optim.takeover import use_momentum
 from thinwire.recipe import Recipe, check_recipe
 from thinwire.recipe_names import typed_recipe
-from thinwire.transport.keys import WorkerCurve
 from thinwire.watch.stats import ClientStats, Tally, residual_ratios
 
 
@@ -53,7 +53,7 @@ class Client:
         *,
         rank: int,
         workers: int,
-        keys: WorkerCurve | None = None,
+        keys: WorkerKeys | None = None,
         insecure: bool = False,
         deadline_seconds: float = SERVER_DEADLINE_SECONDS,
         report_seconds: float = 5.0,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.clock import Deadline
 from thinwire.codec.dense import bytes_of
 from thinwire.errors import Refused, RemoteProtocolError, TransportError, TransportTimeout
 from thinwire.model import digest_of
 from thinwire.transport.base import Connection
-from thinwire.transport.peer_limits import Deadline
 from thinwire.wire import frame as frames
 from thinwire.wire.messages import (
     Describe,

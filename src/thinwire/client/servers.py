@@ -14,11 +14,11 @@ from thinwire.client.updates import Updates
 from thinwire.errors import ConfigError
 from thinwire.exchange.roles import entries
 from thinwire.gradient.pieces import Key, batches, cut, piece_numel_for, place
+from thinwire.keys.settings import WorkerKeys
 from thinwire.model import describe
 from thinwire.recipe import Recipe
-from thinwire.transport import zeromq
+from thinwire.transport import tcp
 from thinwire.transport.base import Connection
-from thinwire.transport.keys import WorkerCurve
 from thinwire.wire.body import EncodedBytes
 from thinwire.wire.messages import Push, Reason
 
@@ -180,11 +180,11 @@ def _to(connect: Connect, address: str) -> Callable[[float], Connection]:
     return lambda seconds: connect(address, seconds)
 
 
-def connect_with(keys: WorkerCurve | None, *, insecure: bool) -> Connect:
-    """Over ZeroMQ."""
+def connect_with(keys: WorkerKeys | None, *, insecure: bool) -> Connect:
+    """Over TCP."""
 
     def connect(address: str, seconds: float) -> Connection:
-        return zeromq.connect(address, deadline_seconds=seconds, curve=keys, insecure=insecure)
+        return tcp.connect(address, deadline_seconds=seconds, keys=keys, insecure=insecure)
 
     return connect
 

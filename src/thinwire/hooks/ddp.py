@@ -40,9 +40,9 @@ from thinwire.hooks.rendezvous import (
     ranks_of,
     rendezvous,
 )
+from thinwire.keys.settings import WorkerKeys
 from thinwire.optim.takeover import use_momentum
 from thinwire.recipe import Recipe
-from thinwire.transport.keys import WorkerCurve
 
 
 def compress_ddp(
@@ -57,7 +57,7 @@ def compress_ddp(
     deadline_seconds: float = RANK_DEADLINE_SECONDS,
     seed: int = 0,
     servers: Sequence[str] = (),
-    keys: WorkerCurve | None = None,
+    keys: WorkerKeys | None = None,
     insecure: bool = False,
     force: bool = False,
 ) -> Compression:
@@ -114,7 +114,7 @@ class _Options:
     deadline_seconds: float
     seed: int
     servers: Sequence[str]
-    keys: WorkerCurve | None
+    keys: WorkerKeys | None
     insecure: bool
     force: bool
 
@@ -198,7 +198,7 @@ def _check_servers(
     exchange: str,
     servers: Sequence[str],
     scaler: GradScaler | None,
-    keys: WorkerCurve | None,
+    keys: WorkerKeys | None,
 ) -> None:
     if bool(servers) != (exchange == SERVERS):
         raise ConfigError("compress_ddp: exchange='servers' and servers=[addresses] go together")

@@ -39,7 +39,8 @@ class RunState:
 
     ``checksums`` are those of the weights of version 0, if the training relies on them already.
     ``version`` is the newest one here, ``since`` the first that a worker can catch up from.
-    ``joined`` are the workers that are connected.
+    ``joined`` are the workers that are connected. ``has_its_key``: the one that joins has a key
+    that it may use, or needs none.
     """
 
     recipe: Recipe
@@ -49,6 +50,7 @@ class RunState:
     version: int = 0
     since: int = 0
     joined: frozenset[int] = frozenset()
+    has_its_key: bool = True
 
 
 def check_handshake(session: Session, frame: Frame, known: Frame | None) -> None:
@@ -89,6 +91,8 @@ def _wrong_worker(worker: int, join: Join, run: RunState) -> tuple[Reason, str] 
         return Reason.DIGEST, text
     if worker >= workers:
         return Reason.UNKNOWN_WORKER, f"worker {worker}: there are only workers 0 to {workers - 1}"
+    if not run.has_its_key:
+        return Reason.UNKNOWN_WORKER, f"your key may not be used by worker {worker}"
     if worker in run.joined:
         text = f"worker {worker} has joined already: does another process have the same rank?"
         return Reason.UNKNOWN_WORKER, text

@@ -8,21 +8,23 @@ from pathlib import Path
 from thinwire.checks import check_whole
 from thinwire.defaults import LATE_SECONDS, LOSS_SECONDS, SNAPSHOT_NBYTES
 from thinwire.errors import ConfigError
+from thinwire.keys.settings import ServerKeys
 from thinwire.optim.shared_momentum import check_synchronous_if_shared
 from thinwire.recipe import Recipe, check_recipe
+from thinwire.server.descriptors import need_descriptors
 from thinwire.server.journal import Journal, new_run
 from thinwire.server.log.log import Log
 from thinwire.server.log.settings import DEFAULT_SETTINGS, LogSettings
 from thinwire.server.run_settings import RunSettings, check_run_settings, keep_run_settings
 from thinwire.server.service import Service
 from thinwire.server.settings import Rules, ServiceSettings
-from thinwire.transport import zeromq
-from thinwire.transport.keys import ServerCurve
-from thinwire.transport.peer_limits import DEFAULT_LIMITS, check_descriptors
+from thinwire.transport import tcp
+from thinwire.transport.peer_limits import DEFAULT_LIMITS
 from thinwire.watch.stats import ServerStats
 
 _DESCRIPTORS, _WORKER_DESCRIPTORS = 24, 2
-"""File descriptors of a listener with its log, and of each connected worker."""
+"""Of a listener with its log, and of each worker, whose new connection may come before the old one
+has ended."""
 
 
 class Server:
@@ -51,7 +53,7 @@ class Server:
         staleness: int | None = None,
         log_dir: str | Path | None = None,
         log_settings: LogSettings = DEFAULT_SETTINGS,
-        keys: ServerCurve | None = None,
+        keys: ServerKeys | None = None,
         insecure: bool = False,
         on_loss: str = "stop",
         loss_seconds: float = LOSS_SECONDS,
@@ -68,7 +70,7 @@ class Server:
         folder = None if log_dir is None else Path(log_dir)
         self._stopping = False
         self._log: Log | None = None
-        self._listener = zeromq.listen(address, curve=keys, insecure=insecure)
+        self._listener = tcp.listen(address, keys=keys, insecure=insecure)
         try:
             self._service = self._start(run, settings, folder, log_settings)
         except BaseException:
@@ -147,7 +149,7 @@ def _check_room(workers: int) -> None:
     """Check file descriptors now, not when the last worker joins or the log begins a segment."""
     connected = min(workers, DEFAULT_LIMITS.max_peers)
     needed = _DESCRIPTORS + _WORKER_DESCRIPTORS * connected
-    check_descriptors(needed, what=f"a server for {workers} workers")
+    need_descriptors(needed, what=f"a server for {workers} workers")
 
 
 def rules_for(workers: int, quorum: int | None, staleness: int | None) -> Rules:

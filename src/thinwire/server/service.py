@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from thinwire.errors import RemoteProtocolError, WorkerLost
+from thinwire.rate_limited_log import RateLimitedLog
 from thinwire.recipe import Recipe
 from thinwire.server.admission import RunState, check_handshake, refusal_for
 from thinwire.server.aggregate import Aggregate
@@ -23,7 +24,6 @@ from thinwire.server.timeouts import JOIN_SECONDS, Timeouts, loss_text
 from thinwire.server.training import Training
 from thinwire.server.turn import Outbox, PushIntake
 from thinwire.transport.base import Listener, PeerGone, Received
-from thinwire.transport.rate_limited_log import RateLimitedLog
 from thinwire.watch.stats import ServerStats
 from thinwire.wire import frame as frames
 from thinwire.wire.body import shortened
@@ -162,7 +162,7 @@ class Service:
 
     def _join(self, peer: Peer, join: Join, packed: bytes) -> None:
         worker, description = peer.session.worker, peer.description
-        refusal = refusal_for(worker, join, description, self._run_state())
+        refusal = refusal_for(worker, join, description, self._run_state(peer))
         if refusal is not None:
             self._outbox.reply(peer, refusal)
             self._refuse(peer, refusal.text)
@@ -182,7 +182,7 @@ class Service:
         text = f"worker {worker} joined at version {join.version}"
         self._arrivals.note(text, now=time.monotonic())
 
-    def _run_state(self) -> RunState:
+    def _run_state(self, peer: Peer) -> RunState:
         # Before the first worker or push the training may begin with any weights.
         is_begun = self.training.has_pushes or bool(self.members.workers)
         return RunState(
@@ -193,6 +193,7 @@ class Service:
             self.training.version,
             self.journal.since,
             frozenset(self.members.workers),
+            self._listener.allows(peer.id, peer.session.worker),
         )
 
     def _adopted(self, peer: Peer, description: Describe | None) -> Aggregate:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from thinwire.errors import RemoteProtocolError
+from thinwire.rate_limited_log import RateLimitedLog
 from thinwire.server.aggregate import Verdict
 from thinwire.server.journal import Journal, in_frames
 from thinwire.server.members import Members, Peer
@@ -13,7 +14,6 @@ from thinwire.server.settings import Rules
 from thinwire.server.timeouts import Timeouts
 from thinwire.server.training import Training
 from thinwire.transport.base import Listener
-from thinwire.transport.rate_limited_log import RateLimitedLog
 from thinwire.wire.messages import CaughtUp, Counted, Message, Push, Reason, Refusal, Update
 
 _CATCH_UP_NBYTES = 8 << 20

@@ -11,15 +11,9 @@ Threads: any number may call ``send``, ``drop`` and ``close`` while one is in ``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NewType, Protocol, TypeAlias
+from typing import NewType, Protocol
 
-Buffers: TypeAlias = bytes | tuple[bytes | memoryview, ...]
-"""One frame: as it is, or in pieces such as header and body.
-
-``send`` joins pieces, so that the caller may reuse its buffers at once. That is the only copy: the
-receiver gets a view of the frame where it arrived. ``bytes`` are not copied at all: to send one
-frame to many peers, join it once.
-"""
+from thinwire.wire.stream import Buffers
 
 PeerId = NewType("PeerId", int)
 """Names one connection to a listener. Never reused: a worker that comes back has another."""
@@ -52,6 +46,7 @@ class Connection(Protocol):
         """Hand over one frame; waits while the server does not read (backpressure).
 
         Raises TransportTimeout, TransportClosed, or LocalProtocolError for a frame over the limit.
+        After a timeout the frame still arrives if its beginning had left, and else never does.
         """
 
     def receive(self, *, deadline_seconds: float, what: str = "a frame") -> memoryview:
@@ -90,6 +85,9 @@ class Listener(Protocol):
         Does nothing for a peer that is gone.
         """
 
+    def allows(self, peer: PeerId, rank: int) -> bool:
+        """Whether the key of this peer, if it has one, may be used by the worker of this rank."""
+
     def drop(self, peer: PeerId, reason: str = "") -> None:
         """Close this connection now, with its unsent frames; no more events of this peer follow.
 
@@ -98,8 +96,3 @@ class Listener(Protocol):
 
     def close(self) -> None:
         """Close, after giving sent frames a moment to leave. Idempotent."""
-
-
-def join(frame: Buffers) -> bytes:
-    """The frame as one immutable buffer."""
-    return frame if isinstance(frame, bytes) else b"".join(frame)

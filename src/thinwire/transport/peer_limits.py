@@ -1,58 +1,12 @@
-"""``TransportLimits``: what one peer may cost, in bytes, messages and seconds. ``Deadline``."""
+"""``TransportLimits``: what one peer may cost, in bytes, messages and seconds."""
 
 from __future__ import annotations
 
-import errno
-import os
-import resource
-import time
 from dataclasses import dataclass, fields
 
 from thinwire import errors
-from thinwire.checks import check_at_least, check_positive, check_whole
-from thinwire.errors import ConfigError
+from thinwire.checks import check_positive, check_whole
 from thinwire.wire.frame import MAX_FRAME_NBYTES
-
-_OPEN = "/proc/self/fd"
-
-
-def check_descriptors(needed: int, *, what: str) -> None:
-    """Raise ConfigError unless ``needed`` more may be open at once, for ``what``.
-
-    Call it before the first is opened: libzmq may end the process where it cannot have one.
-    """
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = _used(limit)
-    if limit != resource.RLIM_INFINITY and used is not None and used + needed > limit:
-        raise ConfigError(
-            f"{what} needs {needed} more open files and sockets, but this process may have only "
-            f"{limit} and has {used}: raise the limit with ulimit -n {used + needed} or more, then "
-            "start it again"
-        )
-
-
-def _used(limit: int) -> int | None:
-    """How many are open; None where the system does not say."""
-    try:
-        return len(os.listdir(_OPEN)) - 1  # without the one that this call opens
-    except OSError as error:
-        return limit if error.errno == errno.EMFILE else None
-
-
-class Deadline:
-    """A timeout that starts when it is made. 0 seconds: look once, do not wait."""
-
-    def __init__(self, seconds: float) -> None:
-        check_at_least(seconds, 0.0, owner="transport", field="deadline_seconds")
-        self.seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    def left_seconds(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
-    def passed(self) -> bool:
-        return self.left_seconds() == 0.0
-
 
 MIB = 1 << 20
 
@@ -61,13 +15,11 @@ MIB = 1 << 20
 class TransportLimits:
     """The most that a transport accepts from, or holds for, one peer. A peer beyond it is dropped.
 
-    ``max_message_nbytes``: the largest frame, with its header. More is not read: the connection
-    ends. A frame is one part of a ZeroMQ message, more parts end it too.
+    ``max_message_nbytes``: the largest frame, with its header. More is not read.
 
     ``max_unread_messages``, ``max_unread_nbytes``: frames of a peer that a busy server has not
-    read. Flow control makes a worker wait at half of this, which is the backpressure of a slow
-    server; only a peer that ignores it gets here. ``max_unread_total_nbytes``: of all peers
-    together; then the one with the most is dropped.
+    read, and ``max_unread_total_nbytes`` of all together. At that a peer is not dropped: nothing
+    more is read from it, and TCP makes it wait.
 
     ``max_unsent_messages``, ``max_unsent_nbytes``: frames that a peer has not read. A server does
     not wait for it. So many updates are minutes of training: no healthy worker is so far behind.
@@ -76,18 +28,17 @@ class TransportLimits:
     the oldest makes place for a new one.
 
     ``max_unadmitted_messages``, ``max_unadmitted_nbytes``: what a peer may send until the owner
-    admits it. A worker sends Describe and Join, of 4 MiB at most. All such peers together may have
-    as many bytes unread; then those with the most are dropped.
+    admits it: a worker sends Describe and Join, of 4 MiB at most. All such peers together may hold
+    as many bytes; then those with the most are dropped.
 
     ``max_messages_per_second``, ``max_nbytes_per_second``: of one peer; ``burst_seconds`` of it may
     come at once. A worker sends tens of frames a second, and 4 GiB/s is more than a network card
     delivers: only a flood gets there.
 
-    ``first_frame_seconds``: timeout from connecting to the first frame.
+    ``first_frame_seconds``: timeout from connecting to the first frame, handshake included.
 
     ``heartbeat_seconds``: interval of a worker's heartbeats, which the server answers.
-    ``silence_seconds``: timeout after which either gives up a frozen or cut off peer. A process
-    that is stopped for a few seconds, or busy, keeps its connection.
+    ``silence_seconds``: timeout after which either gives up a frozen or cut off peer.
 
     ``linger_seconds``: how long ``close`` waits for sent frames to leave.
     """
@@ -116,8 +67,7 @@ class TransportLimits:
             check_positive(value, owner="transport limits", field=field.name)
             if field.type == "int":
                 check_whole(value, least=1, owner="transport limits", field=field.name)
-        # A worker waits at half of what may be unread, and gets credit for each eighth.
-        self._check_order("max_unread_nbytes", 4, "max_message_nbytes")
+        self._check_order("max_unread_nbytes", 1, "max_message_nbytes")
         self._check_order("max_unread_total_nbytes", 1, "max_unread_nbytes")
         self._check_order("max_unsent_nbytes", 1, "max_message_nbytes")
         self._check_order("max_nbytes_per_second", 1 / self.burst_seconds, "max_message_nbytes")

@@ -75,6 +75,7 @@ from thinwire_lab.cli.show.bench_server import print_server_report
 @click.option(
     "--steps", type=int, default=5, show_default=True, help="Steps of each case in a round."
 )
+@click.option("--keys", is_flag=True, help="Give servers and workers keys: they talk by TLS.")
 @rounds_option
 @click.option(
     "--seconds",

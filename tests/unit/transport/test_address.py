@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.transports import pair
+from thinwire.address import is_loopback
 from thinwire.errors import ConfigError, TransportError, TransportTimeout
-from thinwire.transport.address import is_loopback
-from thinwire.transport.keys import ServerCurve
-from thinwire.transport.zeromq import connect, listen, new_keys
+from thinwire.transport.tcp import connect, listen
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "[::1]"])
@@ -50,9 +50,9 @@ def test_a_taken_address_is_one_sentence() -> None:
     listener = listen("tcp://127.0.0.1:0")
     with pytest.raises(TransportError, match=f"cannot listen at {listener.address}: Address"):
         listen(listener.address)
-    keys = ServerCurve(new_keys(), frozenset())
+    keys, _ = pair()
     with pytest.raises(TransportError, match="cannot listen"):  # and leaves no thread behind
-        listen(listener.address, curve=keys)
+        listen(listener.address, keys=keys)
     listener.close()
 
 

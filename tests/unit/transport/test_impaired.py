@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.impaired import Fault, Faults, ImpairedConnection
 from tests.transports import DEADLINE_SECONDS, frame, inproc
 from thinwire.errors import ConfigError, TransportClosed
 from thinwire.transport.base import PeerId
-from thinwire.transport.impaired import Fault, Faults, ImpairedConnection
 from thinwire.transport.peer_limits import TransportLimits
 
 FRAMES = [b"%d" % n * 10 for n in range(6)]

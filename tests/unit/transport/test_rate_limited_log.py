@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from thinwire.transport.rate_limited_log import RateLimitedLog
+from thinwire.rate_limited_log import RateLimitedLog
 
 
 def test_a_flood_of_refusals_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thinwire.transport.zeromq.connection import next_reminder
+from thinwire.clock import next_reminder
 
 
 @pytest.mark.parametrize(

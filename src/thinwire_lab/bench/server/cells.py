@@ -77,7 +77,8 @@ class ServerBench:
     """What to measure.
 
     In its turn a cell makes one step to warm up, and then ``steps`` that are timed. ``link`` is
-    loopback or a rate such as "1gbit". With ``optimizer`` a step includes that of the optimizer.
+    loopback or a rate such as "1gbit". With ``optimizer`` a step includes that of the optimizer,
+    with ``keys`` workers and servers talk by TLS.
     ``folder`` is for logs, None for the system's choice. Every request must be answered within
     ``deadline_seconds``.
     """
@@ -91,6 +92,7 @@ class ServerBench:
     servers: int = 1
     steps: int = 5
     optimizer: bool = False
+    keys: bool = False
     folder: Path | None = None
     deadline_seconds: float = 60.0
 

@@ -81,6 +81,7 @@ class ServerReport:
     servers: int
     steps: int
     optimizer: bool
+    keys: bool
     others: float
     interrupted: bool
     rows: tuple[ServerRow, ...]
@@ -94,6 +95,7 @@ class ServerReport:
             "servers": self.servers,
             "steps": self.steps,
             "optimizer": self.optimizer,
+            "keys": self.keys,
             "others": self.others,
             "interrupted": self.interrupted,
             "rows": [row.as_json() for row in self.rows],

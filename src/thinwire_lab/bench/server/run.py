@@ -12,6 +12,7 @@ from pathlib import Path
 from thinwire_lab.bench.machine import family_usage, this_machine
 from thinwire_lab.bench.server.cells import Cell, ServerBench, places_on
 from thinwire_lab.bench.server.report import Block, ServerReport, make_server_rows
+from thinwire_lab.bench.workers.keys import make_keys
 from thinwire_lab.bench.workers.messages import Attach, Listen, Run
 from thinwire_lab.bench.workers.pool import Cluster, Place, PoolProcess, ProcessPool
 
@@ -42,6 +43,7 @@ def bench_server(bench: ServerBench, watch: Watcher) -> ServerReport:
         servers=bench.servers,
         steps=bench.steps,
         optimizer=bench.optimizer,
+        keys=bench.keys,
         others=family_usage().others_since(before),
         interrupted=interrupted,
         rows=make_server_rows(blocks),
@@ -78,6 +80,9 @@ class _Cells:
     ) -> None:
         """One process in each of ``places``, servers first."""
         self._bench, self._folder = bench, folder
+        self._keys = str(folder) if bench.keys else ""
+        if bench.keys:
+            make_keys(folder)
         watch(0, "starting processes")
         self._cluster = Cluster(
             pool,
@@ -132,6 +137,7 @@ class _Cells:
             optimizer=bench.optimizer,
             deadline_seconds=bench.deadline_seconds,
             servers=servers,
+            keys=self._keys,
         )
 
     def _listen(self, number: int, cell: Cell) -> list[str]:
@@ -142,6 +148,7 @@ class _Cells:
                 workers=cell.workers,
                 log=cell.log,
                 folder=str(self._folder / f"log-{number}-{i}"),
+                keys=self._keys,
             )
         )
 

@@ -8,13 +8,17 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """To a server: serve the ``workers`` of a cell. It replies with its address."""
+    """To a server: serve the ``workers`` of a cell. It replies with its address.
+
+    ``keys`` is the folder with keys of servers and workers, empty for none.
+    """
 
     host: str
     recipe: str
     workers: int
     log: str
     folder: str
+    keys: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Attach:
     optimizer: bool
     deadline_seconds: float
     servers: list[str] = field(default_factory=list)
+    keys: str = ""
 
 
 @dataclass(frozen=True, slots=True)

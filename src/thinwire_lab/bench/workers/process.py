@@ -23,6 +23,7 @@ from thinwire.recipe_text import read_recipe
 from thinwire.server.log.settings import LogSettings
 from thinwire.server.server import Server
 from thinwire_lab.bench.links.trainer import TrainerRole
+from thinwire_lab.bench.workers.keys import server_keys
 from thinwire_lab.bench.workers.messages import (
     Listen,
     Reply,
@@ -85,6 +86,7 @@ class ServerRole:
             workers=request.workers,
             log_dir=None if request.log == "off" else Path(request.folder),
             log_settings=LogSettings(fsync=_FSYNC[request.log], keep_nbytes=KEPT_NBYTES),
+            keys=server_keys(request.keys),
             insecure=True,
             late_seconds=_NEVER_SECONDS,
         )

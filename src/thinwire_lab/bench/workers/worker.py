@@ -15,6 +15,7 @@ from thinwire.recipe_text import read_recipe
 from thinwire_lab.bench.server.allreduce import AllReduce, Group, make_groups
 from thinwire_lab.bench.server.cells import ALLREDUCE, ALONE
 from thinwire_lab.bench.server.synthetic import SyntheticModel, SyntheticNetwork
+from thinwire_lab.bench.workers.keys import worker_keys
 from thinwire_lab.bench.workers.messages import Attach, Join, Reply, Request, Run
 
 LEARNING_RATE = 1e-6
@@ -111,6 +112,7 @@ class WorkerRole:
             read_recipe(request.way),
             rank=request.rank,
             workers=request.workers,
+            keys=worker_keys(request.keys),
             insecure=True,
             deadline_seconds=request.deadline_seconds,
         )

@@ -34,8 +34,9 @@ def print_server_report(report: ServerReport) -> None:
 def _title(report: ServerReport, workers: int, rows: Sequence[ServerRow]) -> str:
     rounds = max(len(row.samples.seconds) for row in rows)
     numel = f"{report.model.nbytes // 4:,}".replace(",", " ")
+    link = f"{report.link} with keys" if report.keys else report.link
     return (
-        f"{_counted(workers, 'worker')}, {_counted(report.servers, 'server')}, {report.link}, "
+        f"{_counted(workers, 'worker')}, {_counted(report.servers, 'server')}, {link}, "
         f"{numel} parameters, backward {_backward(report)}, {_with(report)} optimizer; "
         f"rounds: {rounds} of {report.steps} steps"
     )

@@ -47,5 +47,7 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def is_ipv6(address: str) -> bool:
-    return address.startswith("tcp://[")
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port, as sockets take them; no host is all of this machine's addresses."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return "" if host == "*" else host.strip("[]"), int(port)

@@ -10,12 +10,18 @@ import threading
 import time
 from collections import deque
 
+from thinwire.clock import Deadline
 from thinwire.errors import TransportClosed, TransportTimeout
-from thinwire.transport.base import Buffers, PeerGone, PeerId, Received, join
-from thinwire.transport.peer_limits import DEFAULT_LIMITS, Allowance, Deadline, TransportLimits
-from thinwire.transport.rate_limited_log import RateLimitedLog
+from thinwire.rate_limited_log import RateLimitedLog
+from thinwire.transport.base import PeerGone, PeerId, Received
+from thinwire.transport.peer_limits import DEFAULT_LIMITS, Allowance, TransportLimits
+from thinwire.wire.stream import Buffers
 
 _log = logging.getLogger(__name__)
+
+
+def joined(frame: Buffers) -> bytes:
+    return frame if isinstance(frame, bytes) else b"".join(frame)
 
 
 class InprocListener:
@@ -77,7 +83,7 @@ class InprocListener:
         return Received(peer, memoryview(frame))
 
     def send(self, peer: PeerId, frame: Buffers) -> None:
-        data = join(frame)
+        data = joined(frame)
         self.limits.check_message(len(data))
         with self.changed:
             self._check_open()
@@ -98,6 +104,9 @@ class InprocListener:
 
     def admit(self, peer: PeerId) -> None:
         """Nothing to lift: peers are in the same process."""
+
+    def allows(self, peer: PeerId, rank: int) -> bool:
+        return True
 
     def drop(self, peer: PeerId, reason: str = "") -> None:
         with self.changed:
@@ -148,7 +157,7 @@ class InprocConnection:
 
     def send(self, frame: Buffers, *, deadline_seconds: float) -> None:
         deadline = Deadline(deadline_seconds)
-        data = join(frame)
+        data = joined(frame)
         self._limits.check_message(len(data))
         with self._changed:
             while not (self.ended or self._has_room(len(data))):

@@ -11,9 +11,11 @@ from collections import deque
 from dataclasses import dataclass, fields
 from typing import Final
 
+from tests.inproc import joined
+from thinwire.clock import Deadline
 from thinwire.errors import ConfigError, TransportClosed
-from thinwire.transport.base import Buffers, Connection, join
-from thinwire.transport.peer_limits import Deadline
+from thinwire.transport.base import Connection
+from thinwire.wire.stream import Buffers
 
 
 class Fault(enum.Enum):
@@ -81,7 +83,7 @@ class ImpairedConnection:
 
     def send(self, frame: Buffers, *, deadline_seconds: float) -> None:
         deadline = Deadline(deadline_seconds)
-        for data in self._through(self._sending, join(frame)):
+        for data in self._through(self._sending, joined(frame)):
             self._inner.send(data, deadline_seconds=deadline.left_seconds())
 
     def receive(self, *, deadline_seconds: float, what: str = "a frame") -> memoryview:

@@ -1,0 +1,1 @@
+"""Keys: by which certificates servers and workers know each other."""
