@@ -11,6 +11,7 @@ import pytest
 
 from tests.transports import DEADLINE_SECONDS, Rig, frame, tcp, tls
 from thinwire import errors
+from thinwire.transport.base import Connection
 from thinwire.transport.peer_limits import TransportLimits
 
 LIMITS = TransportLimits(max_unread_messages=4)
@@ -114,3 +115,23 @@ def test_both_ends_may_close_at_once(rig: Rig) -> None:
                     one.result(timeout=DEADLINE_SECONDS)
         while rig.listener.receive(deadline_seconds=0.0) is not None:
             pass
+
+
+def test_threads_that_close_at_once_all_return(rig: Rig) -> None:
+    """One drains what the server still sends, while another has closed the socket."""
+    for _ in range(60):
+        connection, peer = rig.introduce()
+        together = threading.Barrier(4)
+
+        def close(
+            connection: Connection = connection, together: threading.Barrier = together
+        ) -> None:
+            together.wait(DEADLINE_SECONDS)
+            connection.close()
+
+        with ThreadPoolExecutor(4) as pool:
+            closed = [pool.submit(close) for _ in range(3)]
+            together.wait(DEADLINE_SECONDS)
+            rig.listener.drop(peer)
+            for one in closed:
+                one.result(DEADLINE_SECONDS)

@@ -29,7 +29,7 @@ class TcpConnection:
         self.address = address
         self._socket, self._stream, self._limits = own, stream, limits
         self._calls = threading.Lock()  # of TLS: OpenSSL allows one call at a time
-        self._sending, self._receiving = threading.Lock(), threading.Lock()
+        self._sending, self._receiving, self._closing = (threading.Lock() for _ in range(3))
         self._out = SendQueue()
         self._reader = FrameReader(limits.max_message_nbytes)
         self._scratch = memoryview(bytearray(SCRATCH_NBYTES))
@@ -45,8 +45,7 @@ class TcpConnection:
                 raise TimeoutError("it does not let this worker in")
 
     def send(self, frame: Buffers, *, deadline_seconds: float) -> None:
-        deadline = Deadline(deadline_seconds)
-        nbytes = nbytes_of(frame)
+        deadline, nbytes = Deadline(deadline_seconds), nbytes_of(frame)
         self._limits.check_message(nbytes)
         if not self._sending.acquire(timeout=min(deadline_seconds, threading.TIMEOUT_MAX)):
             raise self._not_taken(nbytes, deadline)
@@ -145,21 +144,23 @@ class TcpConnection:
 
     def close(self) -> None:
         """What was sent still arrives, if the server takes it within ``linger_seconds``."""
-        deadline = Deadline(self._limits.linger_seconds)
-        if self._sending.acquire(timeout=deadline.seconds):
-            with suppress(TransportClosed):
-                while not (self._flush() or deadline.passed()):
-                    self._wait(select.POLLOUT, deadline)
-            self._sending.release()
-        self._closed = True
-        # With bytes unread the system would reset the connection, and the server lose what it has
-        # not read yet.
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-            self._drain(deadline)
-            self._socket.shutdown(socket.SHUT_RDWR)
-        with self._receiving:
-            self._socket.close()
+        with self._closing:
+            if self._socket.fileno() < 0:
+                return
+            deadline = Deadline(self._limits.linger_seconds)
+            if self._sending.acquire(timeout=deadline.seconds):
+                with suppress(TransportClosed):
+                    while not (self._flush() or deadline.passed()):
+                        self._wait(select.POLLOUT, deadline)
+                self._sending.release()
+            self._closed = True
+            # With bytes unread the system would reset the connection, and what was sent be lost.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+                self._drain(deadline)
+                self._socket.shutdown(socket.SHUT_RDWR)
+            with self._receiving, self._sending:  # threads in there see the end and let go
+                self._socket.close()
 
     def _drain(self, deadline: Deadline) -> None:
         while not deadline.passed():
