@@ -28,8 +28,8 @@ class Lane:
 
     ``delay_seconds``: each chunk waits so long. ``paused``: nothing passes, the connection stays,
     as if the network were gone. ``flip_at``, ``cut_at``, ``repeat_at``: after how many bytes from
-    now one bit is flipped, the connection ends, or a chunk passes twice; over all connections, and
-    once.
+    now one bit is flipped, the connection ends, or what came last passes twice; over all
+    connections, and once.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Lane:
         if end and self.cut_at is not None:
             del data[self.cut_at :]
         repeat = self.repeat_at is not None and self.repeat_at < len(chunk)
-        if repeat:
-            data = data * 2
+        if repeat and self.repeat_at is not None:
+            data = data[: self.repeat_at + 1] + data
         self.repeat_at = None if repeat or self.repeat_at is None else self.repeat_at - len(chunk)
         self.flip_at = None if flip or self.flip_at is None else self.flip_at - len(chunk)
         self.cut_at = None if end or self.cut_at is None else self.cut_at - len(chunk)
