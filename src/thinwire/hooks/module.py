@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -13,9 +11,10 @@ from torch.optim.optimizer import Optimizer
 from thinwire.checks import check_choice, check_positive
 from thinwire.choice import choose_recipe
 from thinwire.defaults import RANK_DEADLINE_SECONDS
-from thinwire.errors import ConfigError, WorkerLost
+from thinwire.errors import ConfigError
 from thinwire.gradient.network import check_gradients, check_one_rate, plain_name
 from thinwire.gradient.pieces import Key
+from thinwire.hooks.first_state import shapes_of, take_state_of
 from thinwire.hooks.module_gradients import Arrival, ModuleCompression
 from thinwire.hooks.rendezvous import EXCHANGES, RendezvousSettings, ranks_of, rendezvous
 from thinwire.optim.takeover import use_momentum
@@ -51,13 +50,13 @@ def compress_module(
     ranks = ranks_of(group, caller="compress_module")
     parameters = _parameters(net)
     keys = [Key(name, tuple(p.shape)) for name, p in parameters.items() if p.requires_grad]
-    alike = (init_sync, _shapes(net) if init_sync else None)
+    alike = (init_sync, shapes_of(net) if init_sync else None)
     settings = RendezvousSettings(
         "compress_module", recipe, keys, ranks, exchange, seed, deadline_seconds, alike=alike
     )
     membership = rendezvous(settings)
     if init_sync:
-        _take_state_of(ranks[0], net, group, timedelta(seconds=deadline_seconds))
+        take_state_of(ranks[0], net, group, deadline_seconds=deadline_seconds)
     compression = ModuleCompression(
         net,
         parameters,
@@ -81,10 +80,6 @@ def _check_options(
         check_one_rate(optimizer)
 
 
-def _shapes(net: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
-    return [(name, tensor.shape, tensor.dtype) for name, tensor in net.state_dict().items()]
-
-
 def _parameters(net: nn.Module) -> dict[str, Tensor]:
     """By name, if all can be exchanged from where they are, and no other compression does."""
     if isinstance(net, DistributedDataParallel):
@@ -103,22 +98,3 @@ def _parameters(net: nn.Module) -> dict[str, Tensor]:
     for parameter in parameters.values():
         Arrival.make_way(parameter)
     return parameters
-
-
-@torch.no_grad()
-def _take_state_of(
-    rank: int, net: nn.Module, group: dist.ProcessGroup | None, deadline: timedelta
-) -> None:
-    for name, tensor in (*net.named_parameters(), *net.named_buffers()):
-        whole = tensor.detach().contiguous()
-        try:
-            work = dist.broadcast(whole, rank, group, async_op=True)
-            if work is not None:
-                work.wait(deadline)
-        except RuntimeError as error:
-            raise WorkerLost(
-                f"rank {rank} or another is gone, or did not exchange the first {name} within "
-                f"{deadline.total_seconds():g} s ({error})"
-            ) from error
-        if whole.data_ptr() != tensor.data_ptr():
-            tensor.copy_(whole)
