@@ -118,8 +118,8 @@ class Exchange(Protocol):
 
 
 @dataclass(slots=True)
-class Backward:
-    """One backward pass: what its units have in common, and whether all their means are finite."""
+class StepExchange:
+    """The exchange of one step: what its units have in common, and if all means are finite."""
 
     info: StepInfo
     finite: bool = True
@@ -144,15 +144,15 @@ class UnitJob:
     def __init__(
         self,
         exchange: Exchange,
-        backward: Backward,
+        exchanged: StepExchange,
         buffer: GradientBuffer,
         pieces: Sequence[Piece],
         *,
         completes_buffer: bool,
-        end_of_step: Callable[[Backward], None] | None,
+        end_of_step: Callable[[StepExchange], None] | None,
     ) -> None:
         self._exchange = exchange
-        self._backward = backward
+        self._exchanged = exchanged
         self._buffer = buffer
         self._pieces = pieces
         self._completes_buffer = completes_buffer
@@ -165,7 +165,9 @@ class UnitJob:
         return self._push, self._answer, self._receive
 
     def __str__(self) -> str:
-        return f"step {self._backward.info.step}: {', '.join(piece.name for piece in self._pieces)}"
+        return (
+            f"step {self._exchanged.info.step}: {', '.join(piece.name for piece in self._pieces)}"
+        )
 
     def finish(self) -> None:
         # Also after an error: backward would never return. It is raised at the end of backward.
@@ -178,7 +180,7 @@ class UnitJob:
 
     def _opened(self) -> Unit:
         if self._unit is None:
-            unit = self._buffer.unit(self._pieces, self._backward.info)
+            unit = self._buffer.unit(self._pieces, self._exchanged.info)
             self._exchange.open(unit)
             self._unit = unit
         return self._unit
@@ -199,6 +201,6 @@ class UnitJob:
         if self._completes_buffer:
             finite = self._buffer.store() and finite
         if not finite:
-            self._backward.finite = False
+            self._exchanged.finite = False
         if self._end_of_step is not None:
-            self._end_of_step(self._backward)
+            self._end_of_step(self._exchanged)

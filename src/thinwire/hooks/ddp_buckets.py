@@ -18,7 +18,8 @@ from thinwire.exchange.pipeline import Pipeline
 from thinwire.exchange.roles import norm_of
 from thinwire.gradient.pieces import Piece, batches
 from thinwire.gradient.steps import StepInfo, Updated
-from thinwire.hooks.handle import STAGES, Compression
+from thinwire.hooks.handle import Compression
+from thinwire.hooks.rank_handle import STAGES
 from thinwire.hooks.rendezvous import Membership
 from thinwire.hooks.staging import Staged, Staging
 from thinwire.recipe import Recipe
@@ -132,7 +133,7 @@ class BucketCompression(Compression):
             self._submit_bucket(taken, last=bucket.is_last())
         elif bucket.is_last():
             norm = norm_of(every.flat() for every in self._buckets)
-            self._backward.info = replace(self._backward.info, gradient_norm=norm)
+            self._current.info = replace(self._current.info, gradient_norm=norm)
             for every in self._buckets:
                 self._submit_bucket(every, last=every is taken)
         return taken.future
@@ -140,7 +141,7 @@ class BucketCompression(Compression):
     def _begin_for_others(self) -> None:
         """A rank whose data ended first is here outside of backward, within DDP's Join. It waits
         for the futures, and the next call raises what went wrong. It makes no optimizer step."""
-        self._backward.info = replace(self._backward.info, updated=Updated.UNKNOWN)
+        self._current.info = replace(self._current.info, updated=Updated.UNKNOWN)
         self._optimizer_steps.forget()
 
     def _bucket(self, bucket: GradBucket) -> Bucket:

@@ -1,46 +1,28 @@
-"""``Compression``: the handle of a compressed model, with its state, statistics and steps."""
+"""``Compression``: the handle of a model whose gradients are compressed in every backward."""
 
 from __future__ import annotations
 
-import os
-import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from functools import partial
-from types import TracebackType
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from thinwire.choice import check_pair
-from thinwire.errors import ConfigError, WorkerLost
-from thinwire.exchange.base import Backward, GradientBuffer, UnitJob
+from thinwire.exchange.base import StepExchange
 from thinwire.exchange.optimizer_steps import OptimizerSteps
 from thinwire.exchange.pipeline import Runner
-from thinwire.gradient.pieces import Piece
 from thinwire.gradient.steps import StepInfo
 from thinwire.hooks.gradient_watch import GradientWatch
-from thinwire.hooks.rank_state import CompressionState, RankState, checked_states
+from thinwire.hooks.rank_handle import RankHandle
 from thinwire.hooks.rendezvous import Membership
 from thinwire.optim.shared_momentum import MomentumSource
 from thinwire.recipe import Recipe
-from thinwire.recipe_names import typed_recipe
-from thinwire.watch.stats import Stats, residual_ratios
-from thinwire.watch.trace import Span, unwatched
-
-STAGES = ("encode", "serve", "decode")
-"""What the three stages of a unit are called."""
 
 
-def _call(tell: Callable[[], Callable[[BaseException], None] | None], error: BaseException) -> None:
-    method = tell()
-    if method is not None:
-        method(error)
-
-
-class Compression(ABC):
+class Compression(RankHandle):
     """What ``compress_ddp`` and ``compress_module`` return: state for checkpoints, statistics, and
     a way to stop."""
 
@@ -55,30 +37,15 @@ class Compression(ABC):
         force: bool,
         deadline_seconds: float,
     ) -> None:
-        """``runner`` does the ``STAGES`` of units; ``parameters`` are the ids of those of the
-        network. Use ``compress_ddp`` or ``compress_module`` instead."""
-        self._pieces: dict[str, list[Piece]] = {}
-        for piece in membership.pieces:
-            self._pieces.setdefault(piece.key.name, []).append(piece)
-        self._order = {piece: number for number, piece in enumerate(membership.pieces)}
-        self._exchange, self._endpoints = membership.exchange, membership.endpoints
-        self._rank, self._workers = membership.rank, membership.size
-        self._layout = membership.layout
-        self._own_key = f"rank {membership.rank} of {membership.size}"
-        self.recipe = recipe
+        """``parameters`` are the ids of those of the network. Use ``compress_ddp`` or
+        ``compress_module`` instead."""
+        super().__init__(membership, runner, recipe=recipe, deadline_seconds=deadline_seconds)
         self._optimizer = optimizer
         # An optimizer that was given is checked already; any other, when it first steps.
         check = None if optimizer is not None else partial(check_pair, recipe, force=force)
         self._optimizer_steps = OptimizerSteps(parameters, check)
-        self._deadline = deadline_seconds
-        self._runner = runner
-        weakref.finalize(self, runner.close)
-        self._backward = Backward(StepInfo(0))
-        self._closed = False
         self._momentum: MomentumSource | None = None
         self._gradient_watch: GradientWatch | None = None
-        self.steps = 0
-        self.overflowed_steps = 0
 
     def watch_gradients(self, parameters: Mapping[str, Tensor]) -> None:
         """Warn if the script clips what comes back. Before ``carry``, which changes gradients."""
@@ -91,190 +58,31 @@ class Compression(ABC):
         if self._exchange.worker is not None:
             self._exchange.worker.momentum = momentum
 
-    def state_dict(self) -> CompressionState:
-        """This rank's state: save one per rank, or all with ``torch.distributed.checkpoint``."""
-        state: RankState = {
-            "steps": self.steps,
-            "rank": self._rank,
-            "workers": self._workers,
-            "layout": self._layout,
-            "exchange": self._exchange.state_dict(),
-        }
-        return {self._own_key: state}
-
-    def load_state_dict(self, state: CompressionState) -> None:
-        """Continue where this rank's ``state_dict`` was made."""
-        every = self.checked([state])
-        if self._own_key not in every:
-            raise ConfigError(
-                f"this is the state of {', '.join(every)}, but here is {self._own_key}: give "
-                "load_state_dicts the states of all ranks"
-            )
-        if not self.fits(every):
-            raise ConfigError(
-                "this state was made with another exchange, hierarchy or set of trained "
-                "parameters: give load_state_dicts the states of all ranks"
-            )
-        rank_state = every[self._own_key]
-        # torch.distributed.checkpoint leaves out what is empty.
-        self._exchange.load_state_dict(rank_state.get("exchange", {}))
-        self.steps = rank_state["steps"]
-
-    def fits(self, state: CompressionState) -> bool:
-        """Whether ``load_state_dict`` can take it: of this rank, and made in the same layout."""
-        every = self.checked([state])
-        return self._own_key in every and every[self._own_key]["layout"] == self._layout
-
-    def load_state_dicts(self, states: Iterable[CompressionState]) -> None:
-        """Continue from the states of all ranks of a run, whatever their number was.
-
-        If it differs, what they owe is shared out anew, so that its mean stays the same.
-        """
-        every = self.checked(states)
-        ordered = sorted(every.values(), key=lambda state: state["rank"])
-        if not ordered:
-            raise ConfigError("no states were given: those of all ranks of one run go here")
-        if any(state["workers"] != len(ordered) for state in ordered):
-            raise ConfigError(
-                f"states of {', '.join(every)}: those of all ranks of one run go here"
-            )
-        if all(state["layout"] == self._layout for state in ordered):
-            self.load_state_dict(every)
-            return
-        self._exchange.load_state_dicts([state.get("exchange", {}) for state in ordered])
-        self.steps = ordered[0]["steps"]
-
-    def checked(self, states: object) -> CompressionState:
-        """Merge a list of states into one mapping; refuses what ``state_dict`` did not make."""
-        sizes = {name: cut[0].key.numel for name, cut in self._pieces.items()}
-        return checked_states(states, sizes)
-
-    def load_distributed(
-        self, checkpoint_id: str | os.PathLike[str], *, key: str = "compression"
-    ) -> None:
-        """Continue from what ``torch.distributed.checkpoint.save({key: compression}, ...)`` saved.
-
-        For any number of ranks; all must call it.
-        """
-        # It brings much of torch along: to import thinwire would take twice as long.
-        from thinwire.hooks.checkpoint import read_states
-
-        self.load_state_dicts([read_states(checkpoint_id, key=key)])
-
-    def stats(self) -> Stats:
-        """What happened so far, on this rank. Call it between steps."""
-        tally, worker = self._exchange.tally, self._exchange.worker
-        pieces = [piece for cut in self._pieces.values() for piece in cut]
-        ratios, ratio = ({}, None) if worker is None else residual_ratios(worker.compressor, pieces)
-        runner, endpoints = self._runner, self._endpoints
-        return Stats(
-            recipe=typed_recipe(self.recipe),
-            steps=self.steps,
-            overflowed_steps=self.overflowed_steps,
-            dense_nbytes=sum(tally.dense.values()),
-            pushed_nbytes=sum(tally.pushed.values()),
-            pulled_nbytes=sum(tally.pulled.values()),
-            sent_nbytes=sum(endpoint.sent_nbytes for endpoint in endpoints),
-            received_nbytes=sum(endpoint.received_nbytes for endpoint in endpoints),
-            encode_seconds=runner.work_seconds["encode"],
-            serve_seconds=runner.work_seconds["serve"],
-            decode_seconds=runner.work_seconds["decode"],
-            exchange_seconds=runner.active_seconds,
-            exposed_seconds=runner.exposed_seconds,
-            residual_ratio=ratio,
-            tensors=tally.tensors(ratios),
-        )
-
-    def wait(self) -> None:
-        """Wait until all gradients are exchanged; raise what went wrong. Backward calls it, too."""
-        # A unit waits at most once or twice in each of the three stages; only a bug waits longer.
-        self._runner.drain(deadline_seconds=12 * self._deadline, what=f"step {self.steps}")
-
-    def watch(self, span: Span | None) -> None:
-        """Do every stage, and every wait, within ``span(name, about)``; with None, no more.
-
-        ``tw.trace`` makes a timeline of it.
-        """
-        self._runner.span = span or unwatched
-        for endpoint in self._endpoints:
-            endpoint.span = span or unwatched
+    def close(self) -> None:
+        for watching in (self._momentum, self._gradient_watch):
+            if watching is not None:
+                watching.detach()
+        super().close()
 
     def _look_at_gradients(self) -> None:
         """Once all gradients are those of all ranks, where the script sees them."""
         if self._gradient_watch is not None:
-            self._gradient_watch.look(self._backward.info.step)
+            self._gradient_watch.look(self._current.info.step)
 
     @abstractmethod
     def _end_of_backward(self) -> None:
         """Called once at the end of each backward, by the thread that has called it."""
 
-    def check(self) -> None:
-        """Raise what went wrong in an earlier step, if anything did."""
-        self._runner.check()
-
-    def close(self) -> None:
-        """Stop. The model cannot be trained after that. Does not wait for other ranks."""
-        self._closed = True
-        for watching in (self._momentum, self._gradient_watch):
-            if watching is not None:
-                watching.detach()
-        self._runner.close()
-        for endpoint in self._endpoints:
-            endpoint.close()
-
-    def __enter__(self) -> Compression:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self._tell(error)
-        self.close()
-
     def _begin_step(self) -> None:
         """RuntimeError if this is not in backward."""
         rate = None if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
-        self._backward = Backward(StepInfo(self.steps, rate, updated=self._optimizer_steps.take()))
+        info = StepInfo(self.steps, rate, updated=self._optimizer_steps.take())
+        self._current = StepExchange(info)
         if self._momentum is not None:
             self._momentum.expect(self.steps)
         torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
 
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise ConfigError("this model's compression is closed: it cannot be trained any more")
-        self._runner.check()
-
-    def _job(
-        self, buffer: GradientBuffer, pieces: Iterable[Piece], *, completes_buffer: bool, last: bool
-    ) -> UnitJob:
-        """The exchange of some pieces of a buffer. ``last``: it ends the step."""
-        return UnitJob(
-            self._exchange,
-            self._backward,
-            buffer,
-            sorted(pieces, key=self._order.__getitem__),
-            completes_buffer=completes_buffer,
-            end_of_step=self._end_step if last else None,
-        )
-
-    def _teller(self) -> Callable[[BaseException], None]:
-        """For a pipeline, whose threads must not keep this object, and all its memory, alive."""
-        return partial(_call, weakref.WeakMethod(self._tell))
-
-    def _tell(self, error: BaseException) -> None:
-        """Tell all peers why this rank stops: else they would wait for it, and blame it."""
-        text, step = str(error), self._backward.info.step
-        if not isinstance(error, WorkerLost):
-            kind = type(error).__name__
-            text = f"rank {dist.get_rank()} stopped at step {step}: {kind}: {error}"
-        for endpoint in self._endpoints:
-            endpoint.leave(text, step=step)
-
-    def _end_step(self, step: Backward) -> None:
+    def _end_step(self, step: StepExchange) -> None:
         if not step.finite:
             self._exchange.undo(step.info.step)
             self.overflowed_steps += 1

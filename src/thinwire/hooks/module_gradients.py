@@ -20,8 +20,9 @@ from thinwire.exchange.base import UnitJob
 from thinwire.exchange.inline import Inline
 from thinwire.exchange.roles import norm_of
 from thinwire.hooks.gradient_memory import GradientMemory
-from thinwire.hooks.handle import STAGES, Compression
+from thinwire.hooks.handle import Compression
 from thinwire.hooks.module_groups import Group, neighbours
+from thinwire.hooks.rank_handle import STAGES
 from thinwire.hooks.rendezvous import Membership
 from thinwire.recipe import Recipe
 
@@ -117,7 +118,7 @@ class ModuleCompression(Compression):
     def _note(self, name: str) -> None:
         if name in self._arrived:
             raise ConfigError(
-                f"{name} has a second gradient in step {self._backward.info.step}: call backward "
+                f"{name} has a second gradient in step {self._current.info.step}: call backward "
                 "once for each step (others within no_sync()); after one that failed, close() this "
                 "and call compress_module again on all ranks"
             )
@@ -147,7 +148,7 @@ class ModuleCompression(Compression):
                 )
         _check_outermost()
         self._begin_step()
-        self._begun = self._backward.info.step
+        self._begun = self._current.info.step
         self._forget_step()
         self._submitted = 0
         self._memory.begin(first)
@@ -174,7 +175,7 @@ class ModuleCompression(Compression):
 
     def _submit(self) -> None:
         """Send groups, in the order that is the same on all ranks, as far as they are full."""
-        if self._whole_gradient_first and self._backward.info.gradient_norm is None:
+        if self._whole_gradient_first and self._current.info.gradient_norm is None:
             return
         while self._submitted < len(self._groups) and self._groups[self._submitted].is_full:
             self._submitted += 1
@@ -205,7 +206,7 @@ class ModuleCompression(Compression):
                     self._take(name, in_hook=False)
         if self._whole_gradient_first:
             norm = norm_of(x for group in self._groups for x in group.flat.values())
-            self._backward.info = replace(self._backward.info, gradient_norm=norm)
+            self._current.info = replace(self._current.info, gradient_norm=norm)
         self._submit()
 
 
