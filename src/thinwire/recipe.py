@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from thinwire.checks import check_momentum
+from thinwire.checks import check_momentum, check_positive, check_whole
 from thinwire.codec.base import Codec, is_unbiased
-from thinwire.codec.dense import Float16, Float32
+from thinwire.codec.dense import BFloat16, Float16, Float32
 from thinwire.codec.dither import Dither
 from thinwire.codec.policy import (
     Chooser,
@@ -27,13 +27,36 @@ from thinwire.feedback.residual import Residual
 
 
 @dataclass(frozen=True, slots=True)
+class Outer:
+    """What global weights do with the mean of what workers changed in their local steps.
+
+    They move by ``lr`` times it, with Nesterov ``momentum`` if there is one; 1 without momentum is
+    plain averaging. ``delay`` is for asynchronous servers: momentum takes part in every so many
+    versions only (``tw.optim.DelayedNesterov``).
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.0
+    delay: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive(self.lr, owner="Outer", field="lr")
+        check_momentum(self.momentum, owner="Outer")
+        check_whole(self.delay, least=1, owner="Outer", field="delay")
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
-    """``push`` is what workers send, ``pull`` what comes back, each with its feedback."""
+    """``push`` is what workers send, ``pull`` what comes back, each with its feedback.
+
+    ``outer`` is for local steps, where what is sent is old weights minus new.
+    """
 
     push: Chooser = field(default_factory=Float32)
     push_feedback: Feedback = field(default_factory=NoFeedback)
     pull: Chooser = field(default_factory=Float32)
     pull_feedback: Feedback = field(default_factory=NoFeedback)
+    outer: Outer = field(default_factory=Outer)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "push", as_policy(self.push))
@@ -201,3 +224,27 @@ def clan(codec: Codec | None = None, *, vectors: Codec | None = None) -> Recipe:
     both: Chooser = codec if vectors == codec else vectors_as(vectors, otherwise=codec)
     feedback = NoFeedback() if unbiased and is_unbiased(vectors) else Residual()
     return Recipe(both, feedback, both, feedback)
+
+
+def local_average(codec: Codec | None = None) -> Recipe:
+    """For local steps: global weights are the mean of what workers have trained.
+
+    What workers changed travels as ``codec`` in both directions, with error feedback; None is one
+    bit for each element, with a scale for every 1,024, and in embeddings for every row. 1-D tensors
+    travel in 16 bits. With ``Float32`` nothing is compressed.
+    """
+    if codec == Float32():
+        return Recipe()
+    both = vectors_as(BFloat16(), otherwise=by_row(OneBit()) if codec is None else codec)
+    return Recipe(both, Residual(), both, Residual())
+
+
+def diloco(
+    codec: Codec | None = None, *, lr: float = 0.7, momentum: float = 0.9, delay: int = 1
+) -> Recipe:
+    """For local steps, DiLoCo: as ``local_average``, then an outer step with Nesterov momentum.
+
+    ``lr``, ``momentum`` and ``delay`` are those of ``Outer``. Momentum needs some hundred rounds;
+    with fewer, less of it is better (``lr=0.8, momentum=0.5``).
+    """
+    return replace(local_average(codec), outer=Outer(lr, momentum, delay))

@@ -39,9 +39,11 @@ def _guesses(recipe: Recipe) -> Iterator[tuple[Callable[..., Recipe], dict[str, 
     yield recipes.dense, {}
     yield from _clipping(recipe, None)
     yield recipes.clan, {"codec": None}
+    yield from _local(recipe, None)
     for codec in _of(set(registry.codecs().values()), recipe.push):
         yield from _clipping(recipe, codec)
         yield recipes.clan, {"codec": codec}
+        yield from _local(recipe, codec)
         if isinstance(codec, TopK):
             yield recipes.dgc, _dgc_settings(recipe, codec)
 
@@ -54,6 +56,13 @@ def _clipping(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe
     yield recipes.momentum_sgd, settings
     for shared in _of({AdamMomentum}, feedback):
         yield recipes.adam, {**settings, "first": shared.first, "most_gap": shared.most_gap}
+
+
+def _local(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
+    outer = recipe.outer
+    yield recipes.local_average, {"codec": codec}
+    outer_settings = {"lr": outer.lr, "momentum": outer.momentum, "delay": outer.delay}
+    yield recipes.diloco, {"codec": codec, **outer_settings}
 
 
 def _dgc_settings(recipe: Recipe, kept: TopK) -> dict[str, Any]:

@@ -45,6 +45,7 @@ _FUNCTIONS: Names = {
     "unless_dense_is_cheaper": policy.unless_dense_is_cheaper,
     "warmup": schedule.warmup,
     "chain": chain,
+    "Outer": recipes.Outer,
 }
 _FEEDBACK: Names = {
     cls.__name__: cls for cls in (NoFeedback, Clip, Momentum, Residual, SGDMomentum, AdamMomentum)
@@ -59,6 +60,8 @@ _RECIPES: Names = {
         recipes.momentum_sgd,
         recipes.adam,
         recipes.clan,
+        recipes.local_average,
+        recipes.diloco,
     )
 }
 _WRITTEN_AS = {
