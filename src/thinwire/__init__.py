@@ -99,6 +99,12 @@ if TYPE_CHECKING:
     from thinwire.hooks.handle import (
         Compression as Compression,
     )
+    from thinwire.hooks.local_exchange import (
+        LocalSteps as LocalSteps,
+    )
+    from thinwire.hooks.local_steps import (
+        local_steps as local_steps,
+    )
     from thinwire.hooks.module import (
         compress_module as compress_module,
     )
@@ -113,12 +119,15 @@ if TYPE_CHECKING:
         WorkerKeys as WorkerKeys,
     )
     from thinwire.recipe import (
+        Outer as Outer,
         Recipe as Recipe,
         adam as adam,
         clan as clan,
         dense as dense,
         dgc as dgc,
+        diloco as diloco,
         doublesqueeze as doublesqueeze,
+        local_average as local_average,
         momentum_sgd as momentum_sgd,
     )
     from thinwire.replay.replay import (
@@ -182,17 +191,22 @@ _NAMES = {
     "thinwire.gradient.pieces": ("Key", "Piece"),
     "thinwire.hooks.ddp": ("compress_ddp",),
     "thinwire.hooks.handle": ("Compression",),
+    "thinwire.hooks.local_exchange": ("LocalSteps",),
+    "thinwire.hooks.local_steps": ("local_steps",),
     "thinwire.hooks.module": ("compress_module",),
     "thinwire.hooks.module_gradients": ("ModuleCompression",),
     "thinwire.keys.make": ("new_keys",),
     "thinwire.keys.settings": ("ServerKeys", "WorkerKeys"),
     "thinwire.recipe": (
+        "Outer",
         "Recipe",
         "adam",
         "clan",
         "dense",
         "dgc",
+        "diloco",
         "doublesqueeze",
+        "local_average",
         "momentum_sgd",
     ),
     "thinwire.replay.replay": ("replay_log",),

@@ -6,10 +6,15 @@ Pure: nothing is loaded here, so that a state which is refused has changed nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
+
+from torch import Tensor
 
 from thinwire.errors import ConfigError
 from thinwire.exchange.resharding import ExchangeState, check_buffer, check_names, place_of
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 
 class RankState(TypedDict):
@@ -20,6 +25,8 @@ class RankState(TypedDict):
     workers: int
     layout: str
     exchange: ExchangeState
+    local: NotRequired[dict[str, dict[str, Tensor | dict[str, Tensor]]]]
+    """With local steps: the global weights, and this rank's own. ``GlobalWeights`` checks it."""
 
 
 CompressionState = dict[str, RankState]

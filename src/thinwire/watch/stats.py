@@ -42,7 +42,8 @@ class Stats:
 
     ``encode_seconds``, ``serve_seconds`` and ``decode_seconds`` are processor time.
     ``exchange_seconds`` passed while gradients were on their way, waits included; of these backward
-    had to wait for ``exposed_seconds``, and the rest was hidden behind it.
+    had to wait for ``exposed_seconds``, and the rest was hidden behind it. With local steps,
+    ``rounds`` are exchanges and ``dense_nbytes`` what all steps would have sent.
 
     ``print`` shows a short table.
     """
@@ -62,6 +63,7 @@ class Stats:
     exposed_seconds: float
     residual_ratio: float | None
     tensors: dict[str, TensorStats]
+    rounds: int | None = None
 
     @property
     def ratio(self) -> float:
@@ -75,12 +77,13 @@ class Stats:
     def __str__(self) -> str:
         overflowed = self.overflowed_steps
         skipped = f", {overflowed} of them skipped for an inf or nan" if overflowed else ""
+        in_rounds = "" if self.rounds is None else f", {self.rounds:,} exchanges"
         times = (self.encode_seconds, self.serve_seconds, self.decode_seconds)
         encode, serve, decode = map(time_text, times)
         return table(
             [
                 ("recipe", self.recipe),
-                ("steps", f"{self.steps:,}{skipped}"),
+                ("steps", f"{self.steps:,}{skipped}{in_rounds}"),
                 ("dense", f"{byte_text(self.dense_nbytes)} each way"),
                 ("pushed", sent_text(self.pushed_nbytes, self.dense_nbytes)),
                 ("pulled", sent_text(self.pulled_nbytes, self.dense_nbytes)),
@@ -97,7 +100,8 @@ class Stats:
         if not self.exchange_seconds:
             return text
         percent = 100 * self.hidden_seconds / self.exchange_seconds
-        return f"{text}, {percent:.0f} % of it hidden behind backward"
+        behind = "backward" if self.rounds is None else "training"
+        return f"{text}, {percent:.0f} % of it hidden behind {behind}"
 
 
 @dataclass(frozen=True, slots=True)

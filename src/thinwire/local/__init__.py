@@ -1,0 +1,1 @@
+"""Local steps: global weights, and when they are exchanged."""

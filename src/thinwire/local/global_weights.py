@@ -1,0 +1,192 @@
+"""``GlobalWeights``: what all workers agree on, beside a network that has trained on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.errors import ConfigError
+from thinwire.gradient.network import check_gradients, plain_name
+from thinwire.gradient.pieces import Key, flatten
+from thinwire.local.check import check_local
+from thinwire.optim.outer import make_outer
+from thinwire.recipe import Recipe
+
+Tensors = Mapping[str, Tensor]
+
+
+class GlobalWeights:
+    """Trained parameters and float buffers of ``net``, in float32 in CPU memory.
+
+    Parameters move by the recipe's outer optimizer, buffers to the mean. Frozen parameters and
+    counters, such as the number of batches of a batch normalisation, are left alone: they are the
+    same on all workers, or count the same.
+    """
+
+    def __init__(self, net: nn.Module, recipe: Recipe) -> None:
+        check_gradients(net)
+        self.local = _exchanged(net)
+        """Tensors of the network itself, by name."""
+        parameters = {n: t for n, t in self.local.items() if isinstance(t, nn.Parameter)}
+        if not parameters:
+            raise ConfigError("local_steps: this network has no parameter to train")
+        self.keys = [_key(name, tensor) for name, tensor in self.local.items()]
+        check_local(recipe, [key for key in self.keys if key.name not in parameters])
+        self.parameters = {name: nn.Parameter(_copied(p)) for name, p in parameters.items()}
+        self._buffers = {n: _copied(t) for n, t in self.local.items() if n not in parameters}
+        self.optimizer = make_outer(recipe.outer, self.parameters.values())
+        self._begun: dict[str, Tensor] = {}
+        self._lent = False
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.parameters[name].detach() if name in self.parameters else self._buffers[name]
+
+    @torch.no_grad()
+    def begin(self, names: Iterable[str], *, goes_on: bool) -> dict[str, Tensor]:
+        """Old weights minus new, flat: what a worker sends. ``goes_on``: training continues."""
+        changed = {}
+        for name in names:
+            local = self.local[name].detach()
+            # From what the network got, which a 16-bit type has rounded.
+            changed[name] = flatten(self[name].to(local.dtype)).sub(flatten(local))
+            if goes_on:
+                self._begun[name] = local.clone()
+        return changed
+
+    @torch.no_grad()
+    def finish(self, mean: Tensors) -> None:
+        """Apply the mean of what all workers sent, and bring the network to the result.
+
+        Steps since ``begin`` are kept: they are added to the new weights.
+        """
+        self.apply(mean)
+        for name in mean:
+            local, begun = self.local[name].detach(), self._begun.pop(name, None)
+            if begun is None:
+                local.copy_(self[name])
+            else:
+                local.add_(self[name].to(local) - begun)
+
+    @torch.no_grad()
+    def apply(self, mean: Tensors) -> None:
+        """Move the global weights alone."""
+        for name, parameter in self.parameters.items():
+            parameter.grad = mean[name].view(parameter.shape) if name in mean else None
+        self.optimizer.step()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        for name, buffer in self._buffers.items():
+            if name in mean:
+                buffer.sub_(mean[name].view(buffer.shape))
+
+    @torch.no_grad()
+    def take_local(self) -> None:
+        """Make the network's weights the global ones, as before the first step."""
+        for name, local in self.local.items():
+            self[name].copy_(local.detach())
+
+    @torch.no_grad()
+    def reset_local(self) -> None:
+        """Give the network the global weights; what it has changed since is dropped."""
+        self._begun.clear()
+        for name, local in self.local.items():
+            local.detach().copy_(self[name])
+
+    @property
+    def lent(self) -> bool:
+        """Whether the network has the global weights just now, to be looked at."""
+        return self._lent
+
+    @contextmanager
+    def in_network(self) -> Iterator[None]:
+        """The network has the global weights in here, and its own again after."""
+        if self._lent:
+            yield
+            return
+        with torch.no_grad():
+            own = {name: local.detach().clone() for name, local in self.local.items()}
+            for name, local in self.local.items():
+                local.detach().copy_(self[name])
+        self._lent = True
+        try:
+            yield
+        finally:
+            self._lent = False
+            with torch.no_grad():
+                for name, local in self.local.items():
+                    local.detach().copy_(own[name])
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """In plain tensors, by name: the global weights, the state of their optimizer, and the
+        weights of this worker now and when its exchange began."""
+        state = self.optimizer.state
+        return {
+            "global": {name: self[name].clone() for name in self.local},
+            "outer": {
+                name: {k: v.clone() for k, v in state[p].items() if isinstance(v, Tensor)}
+                for name, p in self.parameters.items()
+                if state.get(p)
+            },
+            "local": {name: local.detach().clone() for name, local in self.local.items()},
+            "begun": {name: begun.clone() for name, begun in self._begun.items()},
+        }
+
+    def check_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Refuse the state of another network."""
+        for part in ("global", "local"):
+            _check_fits(state.get(part, {}), self.local, part)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over a copy of what ``state_dict`` returned."""
+        self.check_state_dict(state)
+        for name, local in self.local.items():
+            self[name].copy_(state["global"][name])
+            local.detach().copy_(state["local"][name])
+        for name, parameter in self.parameters.items():
+            kept = state.get("outer", {}).get(name, {})
+            self.optimizer.state[parameter] = {k: v.clone() for k, v in kept.items()}
+        self._begun = {
+            name: begun.to(self.local[name], copy=True)
+            for name, begun in state.get("begun", {}).items()
+        }
+
+
+def _exchanged(net: nn.Module) -> dict[str, Tensor]:
+    """Trained parameters and float buffers, each once, in the order of modules."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for prefix, module in net.named_modules():
+        trained = ((n, p) for n, p in module.named_parameters(recurse=False) if p.requires_grad)
+        floats = ((n, b) for n, b in module.named_buffers(recurse=False) if b.is_floating_point())
+        for name, tensor in (*trained, *floats):
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[plain_name(f"{prefix}.{name}" if prefix else name)] = tensor
+    return found
+
+
+def _key(name: str, tensor: Tensor) -> Key:
+    """Buffers are vectors, whatever their shape, so that policies leave them precise."""
+    shape = tuple(tensor.shape) if isinstance(tensor, nn.Parameter) else (tensor.numel(),)
+    return Key(name, shape)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
+
+
+def _check_fits(state: Mapping[str, object], tensors: Tensors, part: str) -> None:
+    shapes = {n: tuple(t.shape) if isinstance(t, Tensor) else None for n, t in state.items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name, shape in expected.items():
+        if shapes.get(name) != shape:
+            found = f"has shape {shapes[name]}" if name in shapes else "is missing"
+            raise ConfigError(
+                f"the {part} weights of a checkpoint: {name} {found}, expected {shape}: is it of "
+                "local steps of this network?"
+            )

@@ -1,0 +1,68 @@
+"""``Rounds``: when workers that train alone exchange their weights, counted in optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from thinwire.checks import check_whole
+from thinwire.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Every ``every`` steps a worker sends what it has changed, and gets the new global weights.
+
+    ``fragments`` are parts of the network that take turns, evenly spread over a round; each of them
+    is exchanged once in ``every`` steps. An exchange goes on while the next ``delay`` steps are
+    made, and its result is merged after them: at a step that all workers know, so that a run
+    repeats exactly.
+    """
+
+    every: int = 32
+    delay: int = 0
+    fragments: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole(self.every, least=1, owner="local_steps", field="every")
+        check_whole(self.delay, least=0, owner="local_steps", field="delay")
+        check_whole(self.fragments, least=1, owner="local_steps", field="fragments")
+        if self.fragments > self.every:
+            raise ConfigError(
+                f"local_steps: {self.fragments} fragments cannot take turns in {self.every} steps: "
+                "use fewer fragments, or a larger every"
+            )
+        if self.delay * self.fragments > self.every:
+            raise ConfigError(
+                f"local_steps: an exchange begins every {self.every / self.fragments:g} steps, so "
+                f"that a delay of {self.delay} would let two be under way: use delay="
+                f"{self.every // self.fragments} or less"
+            )
+
+    def begins(self, step: int) -> int | None:
+        """The fragment whose exchange begins after so many steps, if one does."""
+        for fragment in range(self.fragments):
+            first = (fragment + 1) * self.every // self.fragments
+            if step >= first and (step - first) % self.every == 0:
+                return fragment
+        return None
+
+    def ends(self, step: int) -> int | None:
+        """The fragment whose exchange is merged after so many steps, if one is."""
+        return self.begins(step - self.delay)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether training goes on during an exchange."""
+        return self.delay > 0
+
+
+def divide(numels: Mapping[str, int], fragments: int) -> list[list[str]]:
+    """Divide tensors, in their order, into parts of about as many elements; a part may be empty."""
+    total, before = sum(numels.values()), 0
+    parts: list[list[str]] = [[] for _ in range(fragments)]
+    for name, numel in numels.items():
+        middle = before + numel / 2
+        parts[min(fragments - 1, int(middle * fragments / max(1, total)))].append(name)
+        before += numel
+    return parts
