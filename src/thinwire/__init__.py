@@ -118,6 +118,9 @@ if TYPE_CHECKING:
         ServerKeys as ServerKeys,
         WorkerKeys as WorkerKeys,
     )
+    from thinwire.local.rounds import (
+        Rounds as Rounds,
+    )
     from thinwire.recipe import (
         Outer as Outer,
         Recipe as Recipe,
@@ -197,6 +200,7 @@ _NAMES = {
     "thinwire.hooks.module_gradients": ("ModuleCompression",),
     "thinwire.keys.make": ("new_keys",),
     "thinwire.keys.settings": ("ServerKeys", "WorkerKeys"),
+    "thinwire.local.rounds": ("Rounds",),
     "thinwire.recipe": (
         "Outer",
         "Recipe",

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from tests.distributed.launch import run
 from tests.distributed.training import backward, loss_of, network, plain_sgd, refused, weights
+from thinwire.local.global_weights import Changes
 
 RECIPES = {
     "float32": tw.local_average(tw.Float32()),
@@ -77,6 +79,27 @@ def trained(recipe: tw.Recipe, steps: int, options: dict[str, Any]) -> tuple[lis
 def test_S1_ranks_agree_after_the_last_exchange(name: str, options: dict[str, Any]) -> None:
     found = run(trained, RECIPES[name], 18, {"every": 4, **options}, ranks=2)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("options", [{}, {"delay": 2}, {"fragments": 2, "delay": 1}], ids=str)
+def test_S1_ranks_are_what_the_virtual_cluster_computes(name: str, options: dict[str, Any]) -> None:
+    net = network()
+    cluster = tw.VirtualCluster(
+        net, adamw(net), RECIPES[name], workers=3, local_steps=tw.Rounds(4, **options)
+    )
+    for step in range(18):
+        cluster.step(partial(loss_of, net, step))
+    found = run(shown, RECIPES[name], 18, {"every": 4, **options}, ranks=3)
+    assert found[0] == found[1] == found[2] == weights(net)
+
+
+def shown(recipe: tw.Recipe, steps: int, options: dict[str, Any]) -> list[bytes]:
+    rank = Rank(recipe, **options)
+    rank.train(range(steps))
+    rank.local.wait()
+    with rank.local.global_weights():
+        return weights(rank.net)
 
 
 class Sum(nn.Module):
@@ -168,14 +191,14 @@ def owed_and_given(recipe: tw.Recipe) -> tuple[Tensor, Tensor, Tensor]:
     """What this rank changed in all rounds, what was applied, and what it owes in the end."""
     rank = Rank(recipe, every=3, net=Sum, optimizer=plain_sgd)
     given = torch.zeros(300, dtype=torch.float64)
-    begin = rank.local._weights.begin
+    take = rank.local._weights.changes
 
-    def watched(names: list[str], *, goes_on: bool) -> dict[str, Tensor]:
-        changed = begin(names, goes_on=goes_on)
-        given.add_(changed["weight"])
-        return changed
+    def watched(names: list[str], *, goes_on: bool) -> Changes:
+        changes = take(names, goes_on=goes_on)
+        given.add_(changes.flat["weight"])
+        return changes
 
-    rank.local._weights.begin = watched  # type: ignore[assignment, method-assign]
+    rank.local._weights.changes = watched  # type: ignore[assignment, method-assign]
     first: Tensor = rank.net.weight.detach().clone()
     for step in range(30):
         rank.optimizer.zero_grad()

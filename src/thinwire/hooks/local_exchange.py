@@ -20,7 +20,7 @@ from thinwire.gradient.steps import StepInfo
 from thinwire.hooks.rank_handle import STAGES, RankHandle
 from thinwire.hooks.rank_state import CompressionState, RankState
 from thinwire.hooks.rendezvous import Membership
-from thinwire.local.global_weights import GlobalWeights
+from thinwire.local.global_weights import Changes, GlobalWeights
 from thinwire.local.rounds import Rounds, divide
 from thinwire.recipe import Recipe
 from thinwire.watch.stats import Stats
@@ -29,8 +29,8 @@ _ATTRIBUTE = "_thinwire_local_steps"
 """Where an optimizer has its ``LocalSteps``: it may be given once."""
 
 
-class Changes:
-    """What a fragment changed, in its place the mean later: a GradientBuffer."""
+class ChangesBuffer:
+    """A GradientBuffer of what a fragment changed."""
 
     def __init__(self, flat: dict[str, Tensor]) -> None:
         self.flat = flat
@@ -109,7 +109,7 @@ class LocalSteps(RankHandle):
         for own in state.values():
             own["local"] = {
                 **self._weights.state_dict(),
-                "mean": {n: x.clone() for c in self._under_way.values() for n, x in c.flat.items()},
+                **_written(self._under_way),
                 "rounds": {"begun": torch.tensor(self.rounds)},
             }
         return state
@@ -184,15 +184,16 @@ class LocalSteps(RankHandle):
     def _begin(self, fragment: int, *, goes_on: bool) -> None:
         """Send what this rank has changed of a fragment, in the background."""
         names = self._fragments[fragment]
-        changes = Changes(self._weights.begin(names, goes_on=goes_on))
+        changes = self._weights.changes(names, goes_on=goes_on)
         self._under_way[fragment] = changes
+        buffer = ChangesBuffer(changes.flat)
         self._current = StepExchange(StepInfo(self.rounds))
         self.rounds += 1
         pieces = [piece for name in names for piece in self._pieces[name]]
         units = batches(pieces) if pieces else []
         for unit in units:
             last = unit is units[-1]
-            self._runner.submit(self._job(changes, unit, completes_buffer=last, last=last))
+            self._runner.submit(self._job(buffer, unit, completes_buffer=last, last=last))
 
     def _finish(self, fragment: int) -> None:
         """Wait for the mean of a fragment, and merge it."""
@@ -204,10 +205,11 @@ class LocalSteps(RankHandle):
                     f"step {self.steps}: {name} is not finite on this rank or another: training "
                     "has diverged"
                 )
-        self._weights.finish(changes.flat)
+        self._weights.apply(changes.flat)
+        self._weights.merge(changes)
 
     def _end_step(self, step: StepExchange) -> None:
-        """Whether the mean is finite is looked at where it is merged."""
+        """Do nothing: the training thread merges, and looks whether the mean is finite."""
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
@@ -221,11 +223,27 @@ class LocalSteps(RankHandle):
     def _load_local(self, local: Mapping[str, Mapping[str, Any]]) -> None:
         self._weights.load_state_dict(local)
         self.rounds = int(local["rounds"]["begun"])
-        self._under_way = {}
-        means = local.get("mean", {})
-        for number, names in enumerate(self._fragments):
-            if names and all(name in means for name in names):
-                self._under_way[number] = Changes({name: means[name].clone() for name in names})
+        means, begun = local.get("mean", {}), local.get("begun", {})
+        self._under_way = {
+            number: Changes(_copied(means, names), _copied(begun, names))
+            for number, names in enumerate(self._fragments)
+            if any(name in means for name in names)
+        }
+
+
+def _written(
+    under_way: Mapping[int, Changes],
+) -> dict[str, dict[str, Tensor | dict[str, Tensor]]]:
+    """The means that have come, but are not merged yet, and the weights that they belong to."""
+    every = list(under_way.values())
+    return {
+        "mean": {name: x.clone() for changes in every for name, x in changes.flat.items()},
+        "begun": {name: x.clone() for changes in every for name, x in changes.begun.items()},
+    }
+
+
+def _copied(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    return {name: tensors[name].clone() for name in names if name in tensors}
 
 
 def _local_part(state: RankState) -> dict[str, dict[str, Any]]:

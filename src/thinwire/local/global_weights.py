@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,17 @@ from thinwire.optim.outer import make_outer
 from thinwire.recipe import Recipe
 
 Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Old weights minus new by name, flat, in float32; an exchange may write their mean there.
+
+    ``begun`` is what the network had then, if training goes on meanwhile.
+    """
+
+    flat: dict[str, Tensor]
+    begun: dict[str, Tensor]
 
 
 class GlobalWeights:
@@ -39,33 +51,29 @@ class GlobalWeights:
         self.parameters = {name: nn.Parameter(_copied(p)) for name, p in parameters.items()}
         self._buffers = {n: _copied(t) for n, t in self.local.items() if n not in parameters}
         self.optimizer = make_outer(recipe.outer, self.parameters.values())
-        self._begun: dict[str, Tensor] = {}
         self._lent = False
 
     def __getitem__(self, name: str) -> Tensor:
         return self.parameters[name].detach() if name in self.parameters else self._buffers[name]
 
     @torch.no_grad()
-    def begin(self, names: Iterable[str], *, goes_on: bool) -> dict[str, Tensor]:
-        """Old weights minus new, flat: what a worker sends. ``goes_on``: training continues."""
-        changed = {}
+    def changes(self, names: Iterable[str], *, goes_on: bool) -> Changes:
+        """What the network has changed of these, to be sent. ``goes_on``: training continues."""
+        flat, begun = dict[str, Tensor](), dict[str, Tensor]()
         for name in names:
             local = self.local[name].detach()
             # From what the network got, which a 16-bit type has rounded.
-            changed[name] = flatten(self[name].to(local.dtype)).sub(flatten(local))
+            flat[name] = flatten(self[name].to(local.dtype)).sub(flatten(local))
             if goes_on:
-                self._begun[name] = local.clone()
-        return changed
+                begun[name] = local.clone()
+        return Changes(flat, begun)
 
     @torch.no_grad()
-    def finish(self, mean: Tensors) -> None:
-        """Apply the mean of what all workers sent, and bring the network to the result.
-
-        Steps since ``begin`` are kept: they are added to the new weights.
-        """
-        self.apply(mean)
-        for name in mean:
-            local, begun = self.local[name].detach(), self._begun.pop(name, None)
+    def merge(self, changes: Changes) -> None:
+        """Bring the network to the new global weights. Steps since ``changes`` were taken are kept:
+        they are added."""
+        for name in changes.flat:
+            local, begun = self.local[name].detach(), changes.begun.get(name)
             if begun is None:
                 local.copy_(self[name])
             else:
@@ -73,7 +81,7 @@ class GlobalWeights:
 
     @torch.no_grad()
     def apply(self, mean: Tensors) -> None:
-        """Move the global weights alone."""
+        """Move the global weights by the mean of what all workers sent."""
         for name, parameter in self.parameters.items():
             parameter.grad = mean[name].view(parameter.shape) if name in mean else None
         self.optimizer.step()
@@ -92,7 +100,6 @@ class GlobalWeights:
     @torch.no_grad()
     def reset_local(self) -> None:
         """Give the network the global weights; what it has changed since is dropped."""
-        self._begun.clear()
         for name, local in self.local.items():
             local.detach().copy_(self[name])
 
@@ -122,7 +129,7 @@ class GlobalWeights:
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """In plain tensors, by name: the global weights, the state of their optimizer, and the
-        weights of this worker now and when its exchange began."""
+        weights that the network has now."""
         state = self.optimizer.state
         return {
             "global": {name: self[name].clone() for name in self.local},
@@ -132,7 +139,6 @@ class GlobalWeights:
                 if state.get(p)
             },
             "local": {name: local.detach().clone() for name, local in self.local.items()},
-            "begun": {name: begun.clone() for name, begun in self._begun.items()},
         }
 
     def check_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
@@ -150,10 +156,6 @@ class GlobalWeights:
         for name, parameter in self.parameters.items():
             kept = state.get("outer", {}).get(name, {})
             self.optimizer.state[parameter] = {k: v.clone() for k, v in kept.items()}
-        self._begun = {
-            name: begun.to(self.local[name], copy=True)
-            for name, begun in state.get("begun", {}).items()
-        }
 
 
 def _exchanged(net: nn.Module) -> dict[str, Tensor]:

@@ -17,12 +17,15 @@ from torch.optim.optimizer import Optimizer
 from thinwire.choice import choose_recipe
 from thinwire.errors import ConfigError
 from thinwire.gradient.network import check_gradients, trained_parameters
+from thinwire.gradient.pieces import Key
+from thinwire.local.rounds import Rounds
 from thinwire.optim.shared_momentum import check_synchronous_if_shared
 from thinwire.optim.takeover import use_momentum
-from thinwire.recipe import Recipe
+from thinwire.recipe import Recipe, local_average
 from thinwire.recipe_names import typed_recipe
 from thinwire.server.settings import Rules
 from thinwire.virtual.exchange import Exchanged, VirtualExchange
+from thinwire.virtual.local_workers import LocalWorkers, check_workers
 from thinwire.virtual.pace import Lockstep, Pace, Race, Timetable
 from thinwire.virtual.replica import LossOf, Replica
 from thinwire.virtual.server import VirtualServer
@@ -44,6 +47,11 @@ class VirtualCluster:
     fraction ``jitter``, so that the order of arrival is by chance, from ``seed``: the same seed,
     the same bits. ``exchange.state_dict()`` then does not hold gradients that are under way.
 
+    With ``local_steps`` (a number of steps, or ``tw.Rounds``) every worker trains alone, with an
+    optimizer state of its own, and they exchange what they have changed in rounds, as with
+    ``tw.local_steps``. A step is then one optimizer step of every worker, and between steps ``net``
+    has the global weights.
+
     ``stats()`` has the bytes of a worker so far, each way, and how many times fewer they are than
     in float32; ``print(cluster.stats())`` shows them.
     """
@@ -62,7 +70,33 @@ class VirtualCluster:
         speeds: Sequence[float] | None = None,
         jitter: float = 0.1,
         force: bool = False,
+        local_steps: int | Rounds | None = None,
     ) -> None:
+        self.steps = 0
+        self._pushed_nbytes, self._pulled_nbytes = 0.0, 0.0
+        self.last: Exchanged | None = None
+        self.finished = [0] * workers
+        """How many gradients of each worker have arrived, refused ones included."""
+        self.refused = 0
+        """How many of them were too old."""
+        self.clock = 0.0
+        """Simulated seconds until the newest version."""
+        self.local: LocalWorkers | None = None
+        """The workers, if they make local steps."""
+        if local_steps is not None:
+            check_workers([quorum, staleness, speeds])
+            self.recipe = local_average() if recipe is None else recipe
+            rounds = local_steps if isinstance(local_steps, Rounds) else Rounds(local_steps)
+            self.local = LocalWorkers(
+                net,
+                optimizer,
+                self.recipe,
+                rounds,
+                workers=workers,
+                seed=seed,
+                piece_numel=piece_numel,
+            )
+            return
         recipe = choose_recipe(recipe, optimizer, owner="VirtualCluster", force=force)
         check_gradients(net)
         momentum = use_momentum(recipe, optimizer, trained_parameters(net))
@@ -79,15 +113,7 @@ class VirtualCluster:
             timetable = Timetable(_speeds(workers, speeds), jitter=jitter, seed=seed)
             server = VirtualServer(self.exchange, recipe, rules, seed=seed)
             self._pace = Race(server, timetable, workers=workers)
-        self.recipe, self.steps = recipe, 0
-        self._pushed_nbytes, self._pulled_nbytes = 0.0, 0
-        self.last: Exchanged | None = None
-        self.finished = [0] * workers
-        """How many gradients of each worker have arrived, refused ones included."""
-        self.refused = 0
-        """How many of them were too old."""
-        self.clock = 0.0
-        """Simulated seconds until the newest version."""
+        self.recipe = recipe
 
     @property
     def version(self) -> int:
@@ -106,6 +132,8 @@ class VirtualCluster:
         cluster calls it once for each worker; any other, for each that begins a gradient. Returns
         the mean loss of the gradients that arrived. Gradients that parameters had are replaced.
         """
+        if self.local is not None:
+            return self._step_alone(self.local, loss_of)
         advance = self._pace.advance(self._replica, loss_of, step=self.steps)
         self.last = advance.exchanged
         self._replica.apply(advance.exchanged.mean)
@@ -118,10 +146,19 @@ class VirtualCluster:
         self.clock = advance.clock
         return math.fsum(evaluation.loss for evaluation in advance.arrived) / len(advance.arrived)
 
+    def _step_alone(self, local: LocalWorkers, loss_of: LossOf) -> float:
+        done = local.step(loss_of, step=self.steps)
+        self.steps += 1
+        self._pushed_nbytes += done.pushed_nbytes
+        self._pulled_nbytes += done.pulled_nbytes
+        self.finished = [count + 1 for count in self.finished]
+        self.clock = float(self.steps)
+        return done.loss
+
     def stats(self) -> VirtualStats:
         """Bytes of one worker, gradients and simulated time so far."""
         workers = len(self.finished)
-        dense = 4 * sum(key.numel for key in self.exchange.keys)
+        dense = 4 * sum(key.numel for key in self._keys())
         return VirtualStats(
             recipe=typed_recipe(self.recipe),
             steps=self.steps,
@@ -134,6 +171,12 @@ class VirtualCluster:
             pushed_nbytes=self._pushed_nbytes,
             pulled_nbytes=self._pulled_nbytes,
         )
+
+    def _keys(self) -> Sequence[Key]:
+        if self.local is None:
+            return self.exchange.keys
+        parameters = self.local.weights.parameters
+        return [key for key in self.local.weights.keys if key.name in parameters]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +200,7 @@ class VirtualStats:
     dense_nbytes: float
     dense_pulled_nbytes: int
     pushed_nbytes: float
-    pulled_nbytes: int
+    pulled_nbytes: float
 
     @property
     def push_ratio(self) -> float:
