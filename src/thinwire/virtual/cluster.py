@@ -147,13 +147,15 @@ class VirtualCluster:
         return math.fsum(evaluation.loss for evaluation in advance.arrived) / len(advance.arrived)
 
     def _step_alone(self, local: LocalWorkers, loss_of: LossOf) -> float:
-        done = local.step(loss_of, step=self.steps)
+        loss = local.step(loss_of, step=self.steps)
         self.steps += 1
-        self._pushed_nbytes += done.pushed_nbytes
-        self._pulled_nbytes += done.pulled_nbytes
+        self.last = local.last
+        if self.last is not None:
+            self._pushed_nbytes += self.last.pushed_nbytes
+            self._pulled_nbytes += self.last.pulled_nbytes
         self.finished = [count + 1 for count in self.finished]
         self.clock = float(self.steps)
-        return done.loss
+        return loss
 
     def stats(self) -> VirtualStats:
         """Bytes of one worker, gradients and simulated time so far."""

@@ -16,7 +16,7 @@ from thinwire.gradient.pieces import piece_numel_for
 from thinwire.local.global_weights import Changes, GlobalWeights
 from thinwire.local.rounds import Rounds, divide
 from thinwire.recipe import Recipe
-from thinwire.virtual.exchange import VirtualExchange
+from thinwire.virtual.exchange import Exchanged, VirtualExchange
 from thinwire.virtual.replica import LossOf
 
 
@@ -27,16 +27,6 @@ class Worker:
     tensors: dict[str, Tensor]
     optimizer: defaultdict[Tensor, Any] = field(default_factory=lambda: defaultdict(dict))
     under_way: dict[int, Changes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalStep:
-    """One optimizer step of every worker. Bytes are those of one worker: none, unless an exchange
-    began."""
-
-    loss: float
-    pushed_nbytes: float
-    pulled_nbytes: float
 
 
 class LocalWorkers:
@@ -73,22 +63,25 @@ class LocalWorkers:
         self._shown = _tensors(net)
         self._workers = [Worker(self._copied()) for _ in range(workers)]
         self._exchanged = 0
+        self.last: Exchanged | None = None
+        """The exchange that began in the newest step, if one did."""
         if optimizer.state:
             raise ConfigError("VirtualCluster: local steps begin with a new optimizer")
 
-    def step(self, loss_of: LossOf, *, step: int) -> LocalStep:
-        """Let every worker make one step, the ``step``-th of its own, and exchange what is due."""
+    def step(self, loss_of: LossOf, *, step: int) -> float:
+        """Let every worker make one step, the ``step``-th of its own, and exchange what is due.
+        Returns their mean loss."""
         losses = [self._train(number, loss_of) for number in range(len(self._workers))]
-        done, pushed, pulled = step + 1, 0.0, 0
+        done, self.last = step + 1, None
         ended, begun = self._rounds.ends(done), self._rounds.begins(done)
         if self._rounds.overlaps and ended is not None:
             self._merge(ended)
         if begun is not None:
-            pushed, pulled = self._exchange(begun)
+            self._exchange(begun)
             if not self._rounds.overlaps:
                 self._merge(begun)
         self._show()
-        return LocalStep(math.fsum(losses) / len(losses), pushed, pulled)
+        return math.fsum(losses) / len(losses)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on, but for the optimizer's groups."""
@@ -117,8 +110,8 @@ class LocalWorkers:
         self._optimizer.step()
         return float(loss.detach())
 
-    def _exchange(self, fragment: int) -> tuple[float, int]:
-        """Average what workers have changed of a fragment. Returns the bytes of one of them."""
+    def _exchange(self, fragment: int) -> None:
+        """Average what workers have changed of a fragment."""
         names, exchange = self._fragments[fragment], self._exchanges[fragment]
         for worker in self._workers:
             self._use(worker)
@@ -126,13 +119,12 @@ class LocalWorkers:
             worker.under_way[fragment] = changes
         number, self._exchanged = self._exchanged, self._exchanged + 1
         if not names:
-            return 0.0, 0
+            return
         sent = [worker.under_way[fragment].flat for worker in self._workers]
-        exchanged = exchange.average(sent, step=number)
+        self.last = exchanged = exchange.average(sent, step=number)
         for worker in self._workers:
             for name, mean in exchanged.mean.items():
                 worker.under_way[fragment].flat[name] = mean.reshape(-1)
-        return exchanged.pushed_nbytes, exchanged.pulled_nbytes
 
     def _merge(self, fragment: int) -> None:
         if fragment not in self._workers[0].under_way:

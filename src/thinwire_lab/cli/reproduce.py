@@ -25,7 +25,7 @@ SEEDS = {"smoke": 1, "small": 3, "paper": 3}
 
 
 @click.command()
-@click.argument("paper", type=click.Choice(["dgc", "doublesqueeze", "clan", "optimizers"]))
+@click.argument("paper", type=click.Choice(["dgc", "doublesqueeze", "clan", "optimizers", "local"]))
 @click.option(
     "--scale",
     type=click.Choice(["smoke", "small", "paper"]),
@@ -67,7 +67,8 @@ def reproduce(
     """Run the comparisons of a paper again, and show them beside its own figures.
 
     "optimizers" is no paper's: every network with every optimizer, dense, with the recipe that is
-    chosen for it, and with a wrong one. It has no scale paper.
+    chosen for it, and with a wrong one. "local" compares recipes of local steps with a mean of
+    gradients in every step. These two have no scale paper.
 
     Workers are simulated in this process; bytes are those of real frames. Every finished run is
     kept at once in OUT/results. Ctrl-C saves a checkpoint and stops; the same command resumes. Two

@@ -92,6 +92,26 @@ def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None
     help="Momentum of SGD, if not the task's. DoubleSqueeze needs 0.",
 )
 @click.option(
+    "--local-steps",
+    type=click.IntRange(min=1),
+    help="Let workers train alone for so many steps between exchanges, with a recipe such as "
+    "local_average or diloco.",
+)
+@click.option(
+    "--delay",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Local steps: so many more are made while an exchange is under way.",
+)
+@click.option(
+    "--fragments",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Local steps: parts of the network that take turns.",
+)
+@click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=1,

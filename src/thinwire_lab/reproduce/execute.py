@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +13,7 @@ from thinwire_lab.bench.machine import this_machine
 from thinwire_lab.reproduce.clan import clan
 from thinwire_lab.reproduce.dgc import dgc
 from thinwire_lab.reproduce.doublesqueeze import doublesqueeze
+from thinwire_lab.reproduce.local_steps import local_steps
 from thinwire_lab.reproduce.optimizers import optimizers
 from thinwire_lab.reproduce.plan import Reproduction, Trial
 from thinwire_lab.reproduce.result import Store, TrialResult
@@ -23,7 +24,13 @@ from thinwire_lab.train.plan import Plan, prepare
 from thinwire_lab.train.run import Run
 from thinwire_lab.train.settings import RunSettings
 
-_MAKERS = {"dgc": dgc, "doublesqueeze": doublesqueeze, "clan": clan, "optimizers": optimizers}
+_MAKERS = {
+    "dgc": dgc,
+    "doublesqueeze": doublesqueeze,
+    "clan": clan,
+    "optimizers": optimizers,
+    "local": local_steps,
+}
 
 
 def find_reproduction(name: str, scale: str) -> Reproduction:
@@ -106,7 +113,9 @@ class Executor:
         )
 
     def _settings(self, trial: Trial) -> RunSettings:
-        experiment = trial.experiment
+        experiment, rounds = trial.experiment, trial.variant.rounds
+        local = {} if rounds is None else {**asdict(rounds), "local_steps": rounds.every}
+        local.pop("every", None)
         return RunSettings(
             experiment.task,
             str(self.store.run_folder(trial)),
@@ -119,4 +128,5 @@ class Executor:
             momentum=experiment.momentum,
             threads=self.threads,
             data=None if self.data is None else str(self.data),
+            **local,
         )

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from thinwire.errors import ConfigError
+from thinwire.local.rounds import Rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One row of a table. ``recipe`` is as for ``thinwire train``; ``main`` ones are run with all
-    seeds, others with one. ``paper`` is the figure that the paper prints for this row, if any."""
+    seeds, others with one. ``paper`` is the figure that the paper prints for this row, if any. With
+    ``rounds`` workers make local steps."""
 
     name: str
     label: str
     recipe: str
     main: bool = False
     paper: str = ""
+    rounds: Rounds | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,14 @@ def identity(trial: Trial) -> dict[str, Any]:
         "epochs": experiment.epochs,
         "learning_rate": experiment.learning_rate,
         "momentum": experiment.momentum,
+        **_rounds_of(trial),
     }
+
+
+def _rounds_of(trial: Trial) -> dict[str, Any]:
+    """Nothing without local steps, as in files from before there were any."""
+    rounds = trial.variant.rounds
+    return {} if rounds is None else {"rounds": asdict(rounds)}
 
 
 def result_from_json(values: dict[str, Any]) -> TrialResult:

@@ -157,8 +157,19 @@ masked      sgd 0.3 (1 diverges), momentum 0.1 0.3 (1 diverges), adamw 0.001 0.0
             lans 0.006 0.02
 """
 
+LOCAL = "local-gpt"
+"""The network of ``local_tasks``."""
+
 _CLIP_NORMS = {"penn": 0.25}
 """With SGD, as in PyTorch's example "word_language_model". Others need none."""
+
+
+def local_tasks() -> tuple[Task, ...]:
+    """For ``reproduce local``: the GPT with more rows for each worker, so that steps alone are
+    worth something."""
+    return tuple(
+        setup.task(LOCAL, "adamw", scale) for scale, setup in (("smoke", _ALONE), ("small", _LOCAL))
+    )
 
 
 def battery_tasks() -> tuple[Task, ...]:
@@ -184,7 +195,7 @@ class _Setup:
         settings = OPTIMIZERS[optimizer]
         training = Training(
             self.epochs,
-            RATES[network][optimizer],
+            RATES["gpt" if network == LOCAL else network][optimizer],
             settings,
             Cosine(),
             rise_epochs=self.epochs / 20,
@@ -194,6 +205,19 @@ class _Setup:
         name = f"{network}-{optimizer}"
         return Task(name, scale, self.about, self.model, self.feed, training)
 
+
+_ALONE = _Setup(
+    "one layer, 4 rows",
+    GPTSettings(VOCABULARY, context=16, layers=1, heads=2, width=32),
+    CharacterFeed(4, 16, max_nbytes=200_000, epoch_steps=10, held_out_rows=64),
+    epochs=2,
+)
+_LOCAL = _Setup(
+    "the demo's GPT, 16 rows, 900 steps",
+    GPTSettings(VOCABULARY),
+    CharacterFeed(16, 64, epoch_steps=100),
+    epochs=9,
+)
 
 _SMOKE = {
     "gpt": _Setup(

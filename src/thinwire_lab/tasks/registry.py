@@ -6,13 +6,13 @@ import difflib
 
 from thinwire.errors import ConfigError
 from thinwire_lab.tasks.base import Task
-from thinwire_lab.tasks.ours import battery_tasks, our_tasks
+from thinwire_lab.tasks.ours import battery_tasks, local_tasks, our_tasks
 from thinwire_lab.tasks.penn import penn_tasks
 from thinwire_lab.tasks.pictures import cifar_tasks
 
 
 def all_tasks() -> tuple[Task, ...]:
-    return (*our_tasks(), *cifar_tasks(), *penn_tasks(), *battery_tasks())
+    return (*our_tasks(), *cifar_tasks(), *penn_tasks(), *battery_tasks(), *local_tasks())
 
 
 def find_task(name: str, scale: str) -> Task:

@@ -60,7 +60,7 @@ class Loop:
             if stopping:
                 return False
         if self._leads:
-            score = _score(self._engine.net, self._plan.work.test)
+            score = self._score(self._plan.work.test)
             self._emit(Outcome(self._engine.done, score.loss, score.metric, score.value))
         return True
 
@@ -95,9 +95,13 @@ class Loop:
         return done * parts // steps > (done - 1) * parts // steps
 
     def _evaluate(self, done: int) -> float:
-        score = _score(self._engine.net, self._plan.work.validate)
+        score = self._score(self._plan.work.validate)
         self._emit(Evaluation(done, self._epoch(done), score.loss, score.metric, score.value))
         return score.loss
+
+    def _score(self, judge: Callable[[nn.Module], Score]) -> Score:
+        with self._engine.shown():
+            return _score(self._engine.net, judge)
 
     def _epoch(self, done: int) -> float:
         return done / self._plan.work.epoch_steps

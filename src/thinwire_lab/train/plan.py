@@ -65,6 +65,9 @@ class Plan:
         run = asdict(self.settings)
         for field in ("data", "out", "recipe", "epochs", "learning_rate", "momentum", "save_steps"):
             del run[field]
+        if self.settings.local_steps is None:  # as before there were any
+            for field in ("local_steps", "delay", "fragments"):
+                del run[field]
         return {
             **run,
             "recipe": self.recipe_text,
@@ -90,7 +93,9 @@ def prepare(settings: RunSettings) -> Plan:
     if settings.steps is not None or settings.epochs is not None:
         training = training.lasting(steps / work.epoch_steps)
     task = replace(task, training=training)
-    recipe_text = complete_recipe(settings.recipe, training, work.epoch_steps)
+    recipe_text = settings.recipe
+    if settings.rounds is None:
+        recipe_text = complete_recipe(settings.recipe, training, work.epoch_steps)
     plan = Plan(settings, task, work, recipe_text, steps)
     check_fits(plan.recipe, task)
     return plan

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from thinwire.checks import check_choice, check_positive, check_whole
 from thinwire.errors import ConfigError
+from thinwire.local.rounds import Rounds
 
 BACKENDS = ("virtual", "ddp", "server")
 WORKER, SERVER = "worker", "server"
@@ -19,7 +20,8 @@ class RunSettings:
 
     None stands for the task's own setting. ``save_steps``: how often to save a checkpoint (None:
     after every epoch). ``servers`` counts for the backend of that name; ``threads`` is for each
-    process.
+    process. With ``local_steps`` workers train alone for so many steps between exchanges; ``delay``
+    and ``fragments`` are those of ``Rounds``.
     """
 
     task: str
@@ -37,6 +39,9 @@ class RunSettings:
     threads: int = 1
     save_steps: int | None = None
     data: str | None = None
+    local_steps: int | None = None
+    delay: int = 0
+    fragments: int = 1
 
     def __post_init__(self) -> None:
         check_choice(self.backend, BACKENDS, owner="train", field="backend")
@@ -51,6 +56,17 @@ class RunSettings:
                 check_positive(getattr(self, field), owner="train", field=field)
         if self.epochs is not None and self.steps is not None:
             raise ConfigError("train: give steps or epochs, not both")
+        if self.local_steps is None and (self.delay, self.fragments) != (0, 1):
+            raise ConfigError("train: delay and fragments are for local steps: give --local-steps")
+        if self.local_steps is not None and self.backend == "server":
+            raise ConfigError("train: local steps have the backends virtual and ddp here")
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """When workers exchange, if they make local steps."""
+        if self.local_steps is None:
+            return None
+        return Rounds(self.local_steps, self.delay, self.fragments)
 
 
 @dataclass(frozen=True, slots=True)

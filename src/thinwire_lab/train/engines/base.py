@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -36,6 +37,9 @@ class Engine(Protocol):
 
     def step(self, losses: tuple[float, ...]) -> Step:
         """Make the next step. ``losses`` are those of all epochs so far, for the learning rate."""
+
+    def shown(self) -> AbstractContextManager[None]:
+        """``net`` has the weights to be evaluated in here."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on, in plain tensors and numbers."""
@@ -103,4 +107,4 @@ class Tally:
 
     def _bytes(self) -> tuple[float, float, float]:
         pushed, pulled = self.pushed_nbytes / self.steps, self.pulled_nbytes / self.steps
-        return pushed, pulled, 2 * self.dense_nbytes / (pushed + pulled)
+        return pushed, pulled, 2 * self.dense_nbytes / max(1.0, pushed + pulled)

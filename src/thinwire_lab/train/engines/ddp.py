@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
 
 from thinwire.hooks.ddp import compress_ddp
+from thinwire.hooks.handle import Compression
+from thinwire.hooks.local_exchange import LocalSteps
+from thinwire.hooks.local_steps import local_steps
 from thinwire_lab.tasks.base import Memory
 from thinwire_lab.train.engines.base import DEADLINE_SECONDS, Step, Traffic, set_rate
 from thinwire_lab.train.plan import Plan
@@ -39,15 +45,7 @@ class DDPEngine:
         self.net, self._optimizer = plan.build()
         if state is not None:
             self.net.load_state_dict(state["net"])
-        self._model = DistributedDataParallel(self.net)
-        self._compression = compress_ddp(
-            self._model,
-            plan.recipe,
-            optimizer=self._optimizer,
-            seed=plan.settings.seed,
-            deadline_seconds=DEADLINE_SECONDS,
-            force=True,  # experiments show also what loses
-        )
+        self._model, self._compression = _compressed(plan, self.net, self._optimizer)
         self._memory: Memory = {}
         self._traffic = Traffic()
         if state is not None:
@@ -68,9 +66,16 @@ class DDPEngine:
         )
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
+        if isinstance(self._compression, LocalSteps) and self.done == self._plan.steps:
+            self._compression.synchronize()
         stats = self._compression.stats()
         nbytes = self._traffic.since(stats.pushed_nbytes, stats.pulled_nbytes)
         return Step(float(loss.detach()), *nbytes)
+
+    def shown(self) -> AbstractContextManager[None]:
+        if isinstance(self._compression, LocalSteps):
+            return self._compression.global_weights()
+        return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -82,3 +87,32 @@ class DDPEngine:
 
     def close(self, *, finished: bool) -> None:
         self._compression.close()
+
+
+def _compressed(
+    plan: Plan, net: nn.Module, optimizer: Optimizer
+) -> tuple[nn.Module, Compression | LocalSteps]:
+    """What is trained, and the handle of its exchange."""
+    seed, rounds = plan.settings.seed, plan.settings.rounds
+    if rounds is not None:
+        local = local_steps(
+            net,
+            optimizer,
+            plan.recipe,
+            every=rounds.every,
+            delay=rounds.delay,
+            fragments=rounds.fragments,
+            seed=seed,
+            deadline_seconds=DEADLINE_SECONDS,
+        )
+        return net, local
+    model = DistributedDataParallel(net)
+    compression = compress_ddp(
+        model,
+        plan.recipe,
+        optimizer=optimizer,
+        seed=seed,
+        deadline_seconds=DEADLINE_SECONDS,
+        force=True,  # experiments show also what loses
+    )
+    return model, compression

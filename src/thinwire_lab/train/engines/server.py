@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR
@@ -68,6 +69,9 @@ class ServerEngine:
         stats = self._client.stats()
         nbytes = self._traffic.since(stats.sent_nbytes, stats.received_nbytes)
         return Step(float(loss.detach()), *nbytes)
+
+    def shown(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         return {
