@@ -11,7 +11,7 @@ import time
 from collections import deque
 
 from thinwire.clock import Deadline
-from thinwire.errors import TransportClosed, TransportTimeout
+from thinwire.errors import RemoteProtocolError, TransportClosed, TransportTimeout
 from thinwire.rate_limited_log import RateLimitedLog
 from thinwire.transport.base import PeerGone, PeerId, Received
 from thinwire.transport.peer_limits import DEFAULT_LIMITS, Allowance, TransportLimits
@@ -74,11 +74,12 @@ class InprocListener:
         frame = connection.pushes.popleft()
         connection.spoke = True
         self.changed.notify_all()
-        why = connection.allowance.take(len(frame), now=now)
-        if why is not None:
-            self._refusals.note(f"peer {peer} was dropped: {why}", now=now)
+        try:
+            connection.allowance.take(len(frame), now=now)
+        except RemoteProtocolError as error:
+            self._refusals.note(f"peer {peer} was dropped: {error}", now=now)
             self._remove(peer)
-            return PeerGone(peer, why)
+            return PeerGone(peer, str(error))
         self._peers[peer] = self._peers.pop(peer)  # to the end: round-robin
         return Received(peer, memoryview(frame))
 

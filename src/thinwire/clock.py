@@ -1,4 +1,5 @@
-"""``Deadline``, ``Retries``, ``AwakeClock``: how long to wait, and how long others were silent."""
+"""``Deadline``, ``Retries``, ``AwakeClock``, ``TokenBucket``: how long to wait, how long others
+were silent, and how much may come in a time."""
 
 from __future__ import annotations
 
@@ -73,3 +74,17 @@ def next_reminder(waited: float) -> float:
     while seconds <= waited:
         seconds *= 2
     return seconds
+
+
+class TokenBucket:
+    """Lets ``per_second`` of something through, and that of ``burst_seconds`` at once."""
+
+    def __init__(self, per_second: float, burst_seconds: float, *, now: float) -> None:
+        self._per_second, self._most = per_second, per_second * burst_seconds
+        self._left, self._now = self._most, now
+
+    def take(self, amount: float, *, now: float) -> bool:
+        """Count ``amount``; returns whether it is within the rate."""
+        elapsed, self._now = now - self._now, now
+        self._left = min(self._left + elapsed * self._per_second, self._most) - amount
+        return self._left >= 0.0

@@ -109,7 +109,7 @@ def test_a_server_that_has_not_the_key_of_its_certificate_is_not_talked_to(tmp_p
     keys = ServerKeys(thief, certificate_of(Path(worker.key)))
     listener = listen(ANY_PORT, keys=keys, limits=LIMITS)
     stolen = ssl.PEM_cert_to_DER_cert(Path(worker.server).read_text())
-    listener._tls.certificate = stolen  # type: ignore[union-attr]  # for its hello
+    listener._all._tls.certificate = stolen  # type: ignore[union-attr]  # for its hello
     with closing(listener), pytest.raises(errors.Refused, match="is not valid: self-signed"):
         reach(listener, worker)
 

@@ -17,6 +17,7 @@ from thinwire.keys.settings import ServerKeys, WorkerKeys, certificate_of, own_c
 _logger = logging.getLogger(__name__)
 
 _ANY = Grant()
+_LIST_SECONDS = 1.0
 
 
 class ServerTls:
@@ -27,14 +28,16 @@ class ServerTls:
         self.certificate = own_certificate(Path(keys.key))
         self._contexts: dict[bytes, ssl.SSLContext] = {}
         self._seen: object = None
+        self._looked = -_LIST_SECONDS
         self._allowed: dict[str, Grant] = {}
-        self.read_again()
+        self.read_again(now=0.0)
 
-    def read_again(self) -> bool:
-        """Read the list of workers if it has changed; returns whether it has. A list that cannot be
-        read changes nothing."""
-        if self._keys.allow is None:
+    def read_again(self, *, now: float) -> bool:
+        """Read the list of workers if it has changed; returns whether it has. Looks once a second,
+        however often it is called. A list that cannot be read changes nothing."""
+        if self._keys.allow is None or now - self._looked < _LIST_SECONDS:
             return False
+        self._looked = now
         try:
             seen = _signature(Path(self._keys.allow))
             if seen == self._seen:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from thinwire import errors
 from thinwire.checks import check_positive, check_whole
+from thinwire.clock import TokenBucket
 from thinwire.wire.frame import MAX_FRAME_NBYTES
 
 MIB = 1 << 20
@@ -94,26 +95,19 @@ DEFAULT_LIMITS = TransportLimits()
 
 
 class Allowance:
-    """Token bucket of one peer: what it may send now, one burst at most."""
+    """What one peer may send now."""
 
     def __init__(self, limits: TransportLimits, *, now: float) -> None:
-        self._limits = limits
-        self._seconds = limits.burst_seconds
-        self._messages = limits.max_messages_per_second * self._seconds
-        self._nbytes = limits.max_nbytes_per_second * self._seconds
-        self._now = now
+        self._limits, burst = limits, limits.burst_seconds
+        self._messages = TokenBucket(limits.max_messages_per_second, burst, now=now)
+        self._nbytes = TokenBucket(limits.max_nbytes_per_second, burst, now=now)
 
-    def take(self, nbytes: int, *, now: float) -> str | None:
-        """Count one message; returns why the peer exceeds its rate, or None."""
-        elapsed, self._now = now - self._now, now
-        most, most_nbytes = self._limits.max_messages_per_second, self._limits.max_nbytes_per_second
-        self._messages = self._refilled(self._messages, most, elapsed) - 1
-        self._nbytes = self._refilled(self._nbytes, most_nbytes, elapsed) - nbytes
-        if self._messages < 0:
-            return f"it sent more than {most} messages in a second"
-        if self._nbytes < 0:
-            return f"it sent more than {most_nbytes} bytes in a second"
-        return None
-
-    def _refilled(self, left: float, per_second: int, elapsed: float) -> float:
-        return min(left + elapsed * per_second, per_second * self._seconds)
+    def take(self, nbytes: int, *, now: float) -> None:
+        """Count one message. Raises RemoteProtocolError if the peer exceeds its rate."""
+        if not self._messages.take(1, now=now):
+            most = f"{self._limits.max_messages_per_second} messages"
+        elif not self._nbytes.take(nbytes, now=now):
+            most = f"{self._limits.max_nbytes_per_second} bytes"
+        else:
+            return
+        raise errors.RemoteProtocolError(f"it sent more than {most} in a second")

@@ -11,10 +11,12 @@ Layout: "thinwire", version u8, word u8, length u16 of the certificate in DER, t
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from thinwire.errors import RemoteProtocolError
+from thinwire.wire.stream import ENDED
 
 _MAGIC, _VERSION = b"thinwire", 1
 _HEAD = struct.Struct("<8sBBH")
@@ -63,6 +65,17 @@ class Hello:
         return head + self.certificate
 
 
+def word_for(hello: Hello, *, has_keys: bool, is_known: bool) -> Word:
+    """What a server answers. ``is_known``: it lets in the certificate that ``hello`` names."""
+    if hello.word is Word.OTHER_VERSION:
+        return hello.word
+    if not has_keys:
+        return Word.PLAIN if hello.word is Word.PLAIN else Word.HAS_NO_KEYS
+    if hello.word is not Word.TLS:
+        return Word.NEEDS_KEYS
+    return Word.TLS if is_known else Word.UNKNOWN_KEY
+
+
 def missing_nbytes(data: bytes) -> int:
     """How many bytes a hello that begins with ``data`` still lacks. Never reads beyond it: what
     follows may be TLS. Raises RemoteProtocolError for what is no hello.
@@ -85,3 +98,19 @@ def unpack_hello(data: bytes) -> Hello:
     if word not in set(Word):
         raise RemoteProtocolError(f"its hello has the word {word}")
     return Hello(Word(word), bytes(data[_HEAD.size :]))
+
+
+class HelloReader:
+    """Reads a hello from a socket. If that does not wait, call ``read`` again after its
+    BlockingIOError."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def read(self, recv: Callable[[int], bytes]) -> Hello:
+        while missing := missing_nbytes(self._data):
+            more = recv(missing)
+            if not more:
+                raise ConnectionError(ENDED)
+            self._data += more
+        return unpack_hello(self._data)

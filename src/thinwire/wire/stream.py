@@ -28,6 +28,9 @@ def nbytes_of(frame: Buffers) -> int:
     )
 
 
+ENDED = "the connection ended"
+"""What a ConnectionError says of a peer that has just gone, which is no reason for a warning."""
+
 _LENGTH = struct.Struct("<I")
 _HEARTBEAT = 0xFFFF_FFFF
 HEARTBEAT = _LENGTH.pack(_HEARTBEAT)
@@ -137,7 +140,9 @@ class SendQueue:
         self._append([memoryview(_LENGTH.pack(sum(map(len, views)))), *views])
 
     def add_heartbeat(self) -> None:
-        self._append([memoryview(HEARTBEAT)])
+        """Unless something waits to be sent, which says as much."""
+        if not self._frames:
+            self._append([memoryview(HEARTBEAT)])
 
     def _append(self, views: list[memoryview]) -> None:
         self._frames.append([view for view in views if view])

@@ -1,4 +1,4 @@
-"""transport/peer_limits.py and deadline.py."""
+"""transport/peer_limits.py and clock.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from thinwire.clock import Deadline
-from thinwire.errors import ConfigError, LocalProtocolError
+from thinwire.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from thinwire.transport.peer_limits import Allowance, TransportLimits
 from thinwire.wire.frame import HEADER_NBYTES
 from thinwire.wire.limits import Limits
@@ -47,24 +47,31 @@ def test_a_message_over_the_limit_is_our_own_fault() -> None:
 
 def test_a_second_of_messages_may_come_at_once_and_then_as_time_goes_by() -> None:
     allowance = Allowance(TransportLimits(max_messages_per_second=10), now=5.0)
-    assert [allowance.take(1, now=5.0) for _ in range(10)] == [None] * 10
-    assert allowance.take(1, now=5.0) == "it sent more than 10 messages in a second"
-    assert allowance.take(1, now=5.5) is None
-    assert [allowance.take(1, now=99.0) for _ in range(10)] == [None] * 10
+    for _ in range(10):
+        allowance.take(1, now=5.0)
+    with pytest.raises(RemoteProtocolError, match="more than 10 messages in a second"):
+        allowance.take(1, now=5.0)
+    allowance.take(1, now=5.5)
+    for _ in range(10):
+        allowance.take(1, now=99.0)
 
 
 def test_a_burst_may_be_longer_or_shorter() -> None:
     limits = TransportLimits(max_messages_per_second=10, burst_seconds=0.3)
     allowance = Allowance(limits, now=0.0)
-    assert [allowance.take(1, now=9.0) is None for _ in range(4)] == [True, True, True, False]
+    for _ in range(3):
+        allowance.take(1, now=9.0)
+    with pytest.raises(RemoteProtocolError):
+        allowance.take(1, now=9.0)
 
 
 def test_bytes_count_too() -> None:
     limits = TransportLimits(max_message_nbytes=100, max_nbytes_per_second=100)
     allowance = Allowance(limits, now=0.0)
-    assert allowance.take(100, now=0.0) is None
-    assert allowance.take(50, now=0.5) is None
-    assert allowance.take(2, now=0.51) == "it sent more than 100 bytes in a second"
+    allowance.take(100, now=0.0)
+    allowance.take(50, now=0.5)
+    with pytest.raises(RemoteProtocolError, match="more than 100 bytes in a second"):
+        allowance.take(2, now=0.51)
 
 
 @pytest.mark.parametrize("seconds", [-0.1, float("inf"), float("nan")])

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from thinwire.errors import RemoteProtocolError
-from thinwire.wire.hello import Hello, Word, missing_nbytes, unpack_hello
+from thinwire.wire.hello import (
+    Hello,
+    HelloReader,
+    Word,
+    missing_nbytes,
+    unpack_hello,
+    word_for,
+)
 
 HEAD_NBYTES = 12
 BEGINNINGS = st.one_of(
@@ -68,3 +75,51 @@ def test_another_version_is_told_apart_whatever_it_says() -> None:
     assert unpack_hello(b"thinwire\x02\x63\x00\x00") == Hello(Word.OTHER_VERSION)
     with pytest.raises(RemoteProtocolError, match="its hello has the word 99"):
         unpack_hello(b"thinwire\x01\x63\x00\x00")
+
+
+@given(st.sampled_from(Word), st.binary(max_size=200), st.lists(st.integers(0, 50)))
+def test_a_reader_goes_on_where_the_socket_had_no_more(
+    word: Word, certificate: bytes, sizes: list[int]
+) -> None:
+    data, reader = Hello(word, certificate).pack(), HelloReader()
+    ends = iter([*sizes, len(data)])
+    at = end = 0
+
+    def recv(nbytes: int) -> bytes:
+        nonlocal at
+        if at == end:
+            raise BlockingIOError
+        part = data[at : min(end, at + nbytes)]
+        at += len(part)
+        return part
+
+    while True:
+        try:
+            assert reader.read(recv) == Hello(word, certificate)
+            return
+        except BlockingIOError:
+            end = min(len(data), end + next(ends))
+
+
+def test_a_hello_that_ends_in_the_middle_is_an_ended_connection() -> None:
+    parts = iter([b"thin", b""])
+    with pytest.raises(ConnectionError, match="the connection ended"):
+        HelloReader().read(lambda _: next(parts))
+
+
+@pytest.mark.parametrize(
+    ("said", "has_keys", "is_known", "answer"),
+    [
+        (Word.PLAIN, False, False, Word.PLAIN),
+        (Word.TLS, False, False, Word.HAS_NO_KEYS),
+        (Word.PLAIN, True, False, Word.NEEDS_KEYS),
+        (Word.TLS, True, False, Word.UNKNOWN_KEY),
+        (Word.TLS, True, True, Word.TLS),
+        (Word.OTHER_VERSION, False, False, Word.OTHER_VERSION),
+        (Word.OTHER_VERSION, True, True, Word.OTHER_VERSION),
+    ],
+)
+def test_a_server_says_what_does_not_fit(
+    said: Word, has_keys: bool, is_known: bool, answer: Word
+) -> None:
+    assert word_for(Hello(said), has_keys=has_keys, is_known=is_known) is answer

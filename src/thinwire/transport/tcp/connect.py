@@ -16,7 +16,7 @@ from thinwire.transport.peer_limits import DEFAULT_LIMITS, TransportLimits
 from thinwire.transport.tcp.connection import TcpConnection
 from thinwire.transport.tcp.peer import tune
 from thinwire.transport.tcp.stream import PlainStream, TlsStream
-from thinwire.wire.hello import REFUSALS, Hello, Word, missing_nbytes, unpack_hello
+from thinwire.wire.hello import REFUSALS, Hello, HelloReader, Word
 
 _logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def _shake_hands(
         tune(own)
         word = Word.PLAIN if tls is None else Word.TLS
         own.sendall(Hello(word, b"" if tls is None else tls.certificate).pack())
-        answer = _read_hello(own)
+        answer = HelloReader().read(own.recv)
         if answer.word is not word:
             _, why = REFUSALS.get(answer.word, ("", "gives an answer that does not fit"))
             raise Refused(f"the server at {address} {why}")
@@ -89,16 +89,6 @@ def _shake_hands(
             why = f"{error.reason}: is its certificate valid, and of an authority known there?"
             raise Refused(f"the server at {address} refuses this worker: {why}") from None
         raise
-
-
-def _read_hello(own: socket.socket) -> Hello:
-    data = b""
-    while missing := missing_nbytes(data):
-        more = own.recv(missing)
-        if not more:
-            raise ConnectionError("it ended the connection")
-        data += more
-    return unpack_hello(data)
 
 
 def _secured(own: socket.socket, address: str, tls: WorkerTls, answer: Hello) -> TlsStream:

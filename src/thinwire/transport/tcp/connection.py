@@ -129,7 +129,7 @@ class TcpConnection:
             return
         if self._sending.acquire(blocking=False):  # else there is more to send than a heartbeat
             try:
-                if is_time and not self._out:
+                if is_time:
                     self._beat = now
                     self._out.add_heartbeat()
                 with suppress(TransportClosed):

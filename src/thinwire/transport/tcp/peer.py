@@ -10,9 +10,9 @@ from thinwire.keys.lists import Grant
 from thinwire.keys.tls import ServerTls
 from thinwire.transport.base import PeerId
 from thinwire.transport.peer_limits import Allowance, TransportLimits
-from thinwire.transport.tcp.stream import ENDED, PlainStream, TlsStream
-from thinwire.wire.hello import REFUSALS, Hello, Word, missing_nbytes, unpack_hello
-from thinwire.wire.stream import Buffers, FrameReader, SendQueue, Stream
+from thinwire.transport.tcp.stream import PlainStream, TlsStream
+from thinwire.wire.hello import REFUSALS, Hello, HelloReader, Word, word_for
+from thinwire.wire.stream import ENDED, Buffers, FrameReader, SendQueue, Stream
 
 
 class Peer:
@@ -35,7 +35,7 @@ class Peer:
         self._socket, self._limits, self._tls = own, limits, tls
         self._allowance = Allowance(limits, now=now)
         self._reader = FrameReader(min(limits.max_unadmitted_nbytes, limits.max_message_nbytes))
-        self._hello = b""
+        self._hello = HelloReader()
         self._shaking: TlsStream | None = None
         self._stream: Stream | None = None
         self._nbytes = self._messages = 0
@@ -56,12 +56,7 @@ class Peer:
 
     def _shake_hands(self) -> Stream:
         if self._shaking is None:
-            while missing := missing_nbytes(self._hello):
-                more = self._socket.recv(missing)
-                if not more:
-                    raise ConnectionError(ENDED)
-                self._hello += more
-            self._answer(unpack_hello(self._hello))
+            self._answer(self._hello.read(self._socket.recv))
             if self._shaking is None:
                 return PlainStream(self._socket)
         self._shaking.handshake()
@@ -72,42 +67,36 @@ class Peer:
         return self._shaking
 
     def _answer(self, hello: Hello) -> None:
-        word = self._word_for(hello)
-        certificate = b"" if self._tls is None else self._tls.certificate
+        tls, certificate = self._tls, b"" if self._tls is None else self._tls.certificate
+        is_known = tls is not None and tls.grant(hello.certificate) is not None
+        word = word_for(hello, has_keys=tls is not None, is_known=is_known)
         self._socket.send(Hello(word, certificate).pack())
         if word in REFUSALS:
             raise RemoteProtocolError(REFUSALS[word][0])
-        if self._tls is not None:
-            context = self._tls.context(hello.certificate)
+        if tls is not None:
+            context = tls.context(hello.certificate)
             self._shaking = TlsStream(self._socket, context, server_side=True)
-
-    def _word_for(self, hello: Hello) -> Word:
-        if hello.word is Word.OTHER_VERSION:
-            return hello.word
-        if self._tls is None:
-            return Word.PLAIN if hello.word is Word.PLAIN else Word.HAS_NO_KEYS
-        if hello.word is not Word.TLS:
-            return Word.NEEDS_KEYS
-        return Word.TLS if self._tls.grant(hello.certificate) else Word.UNKNOWN_KEY
 
     @property
     def progress(self) -> int:
         """How far it came in shaking hands: with keys, only who has one comes to the end."""
         return (self._shaking is not None) + 2 * (self._stream is not None)
 
-    def excess(self, frame: memoryview | None, *, now: float) -> str | None:
-        """Count a frame or heartbeat that has come; returns why the peer must go, or None."""
-        nbytes = 0 if frame is None else len(frame)
+    def count(self, frame: memoryview | None, *, now: float) -> None:
+        """Raises RemoteProtocolError for a frame, or heartbeat, that is one too many."""
+        nbytes, most = 0 if frame is None else len(frame), self._limits
         self._messages += 1
         self._nbytes += nbytes
-        most = self._limits
-        if not self.admitted and self._messages > most.max_unadmitted_messages:
-            return (
-                f"it sent more than {most.max_unadmitted_messages} messages before it was admitted"
-            )
-        if not self.admitted and self._nbytes > most.max_unadmitted_nbytes:
-            return f"it sent more than {most.max_unadmitted_nbytes} bytes before it was admitted"
-        return self._allowance.take(nbytes, now=now)
+        self._allowance.take(nbytes, now=now)
+        if self.admitted:
+            return
+        if self._messages > most.max_unadmitted_messages:
+            what = f"{most.max_unadmitted_messages} messages"
+        elif self._nbytes > most.max_unadmitted_nbytes:
+            what = f"{most.max_unadmitted_nbytes} bytes"
+        else:
+            return
+        raise RemoteProtocolError(f"it sent more than {what} before it was admitted")
 
     def is_revoked(self) -> bool:
         """Whether its key was taken off the list after it was let in."""
@@ -126,17 +115,16 @@ class Peer:
         """What it makes this process hold: frames that are unread, and one that is not complete."""
         return self.unread_nbytes + self._reader.unfinished_nbytes
 
-    def queue(self, frame: Buffers, nbytes: int) -> str | None:
-        """Queue a frame, and send what the system takes; returns why the peer must go, or None."""
+    def queue(self, frame: Buffers, nbytes: int) -> None:
+        """Queue a frame, send what the system takes. RemoteProtocolError: the queue is full."""
         messages, waiting = len(self.out) + 1, self.out.nbytes + nbytes
-        most = self._limits
-        if messages > most.max_unsent_messages or waiting > most.max_unsent_nbytes:
-            return f"it does not read: {messages} messages, {waiting} bytes, wait for it"
+        if messages > self._limits.max_unsent_messages or waiting > self._limits.max_unsent_nbytes:
+            text = f"it does not read: {messages} messages, {waiting} bytes, wait for it"
+            raise RemoteProtocolError(text)
         self.out.add(frame)
         self.flush()
         if self.out:
             self.out.own()
-        return None
 
     def flush(self) -> None:
         """Raises OSError if the connection broke."""

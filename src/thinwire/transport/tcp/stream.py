@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 
+from thinwire.wire.stream import ENDED
+
 SCRATCH_NBYTES = 1 << 16
-ENDED = "the connection ended"
 _MOST_BUFFERS = 64
 _CHUNK_NBYTES = 1 << 15
 """So much goes through TLS at once: whatever is in it, others get their turn soon."""
