@@ -72,7 +72,7 @@ def test_what_a_network_does_to_connections_changes_no_bit(
     with ExitStack() as stack:
         servers = start_servers(stack, tmp_path, recipe, 2)
         proxies = through_proxies(stack, servers)
-        workers = start_workers(stack, [p.address for p in proxies], recipe, steps)
+        workers = start_workers(stack, [p.address for p in proxies], recipe, steps, tmp_path)
         for _ in range(DISTURBANCES):
             proxy = chance.choice(proxies)
             proxy.wait_for_traffic()

@@ -21,12 +21,13 @@ STEP_SECONDS = 0.02
 
 
 def train(
-    addresses: Sequence[str], recipe: Recipe, rank: int, steps: int
+    addresses: Sequence[str], recipe: Recipe, rank: int, steps: int, folder: Path
 ) -> tuple[list[bytes], int]:
     """The last weights of one worker, and how often it had to join again.
 
     Worker 1 begins its forward early, so that it is hit while a version is awaited there.
     """
+    count = _rejoined_file(folder, rank)
     net = network()
     with tw.Client(
         addresses,
@@ -42,15 +43,29 @@ def train(
             net.zero_grad()
             loss_of(net, step, rank).backward()  # type: ignore[no-untyped-call]
             client.step()
+            new = count.with_suffix(".new")
+            new.write_text(str(client.stats().rejoined))
+            new.replace(count)
         client.settle()
         return weights(net), client.stats().rejoined
 
 
+def rejoined(folder: Path) -> int:
+    """How often workers had to join again so far, as ``start_workers`` lets them write there; -1
+    before all of them have made a step."""
+    files = [_rejoined_file(folder, rank) for rank in range(WORKERS)]
+    return sum(int(file.read_text()) for file in files) if all(map(Path.exists, files)) else -1
+
+
+def _rejoined_file(folder: Path, rank: int) -> Path:
+    return folder / f"rejoined-{rank}"
+
+
 def start_workers(
-    stack: ExitStack, addresses: Sequence[str], recipe: Recipe, steps: int
+    stack: ExitStack, addresses: Sequence[str], recipe: Recipe, steps: int, folder: Path
 ) -> list[Process]:
     return [
-        stack.enter_context(Process(train, addresses, recipe, rank, steps))
+        stack.enter_context(Process(train, addresses, recipe, rank, steps, folder))
         for rank in range(WORKERS)
     ]
 
