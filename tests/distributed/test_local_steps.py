@@ -274,13 +274,13 @@ def test_buffers_are_averaged_and_what_is_not_trained_stays() -> None:
 def in_sixteen_bits() -> tuple[list[bytes], float]:
     net = network().bfloat16()
     rank = Rank(tw.local_average(tw.Float32()), net=lambda: net, every=2, optimizer=plain_sgd)
-    before = {name: x.clone() for name, x in rank.local._weights.parameters.items()}
+    before = {name: x.clone() for name, x in rank.local._weights.tensors.items()}
     for group in rank.optimizer.param_groups:
         group["lr"] = 0.0
     rank.train(range(6))
     drift = max(
         float((x.detach() - before[name]).abs().max().detach())
-        for name, x in rank.local._weights.parameters.items()
+        for name, x in rank.local._weights.tensors.items()
     )
     return weights(net), drift
 

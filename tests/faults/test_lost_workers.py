@@ -66,7 +66,7 @@ def work(
 def be_heard(client: tw.Client) -> None:
     """Wait until the servers have heard all that this worker said: they answer in order."""
     client.state_dict()  # so that nothing else is on its way
-    for session in client._joined().sessions:
+    for session in client._joined().servers.sessions:
         before = session.received_nbytes
         with session._lock:
             session._try_to_send(CatchUp(client.version), 0)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.inproc import InprocListener
 from tests.server.servers import network
+from thinwire.client.client import Client
 from thinwire.compressor.encoded import decoded
 from thinwire.recipe import Recipe
 from thinwire.server.journal import Journal
@@ -86,4 +87,16 @@ def owed_by(servers: Iterable[Kept], name: str) -> Tensor:
                     total[piece.start : piece.stop] += states[piece.name]["residual"]
                 for push in aggregate.open[number]:
                     total[piece.start : piece.stop] += decoded(push.encoded) / WORKERS
+    return total.reshape(SHAPES[name])
+
+
+def owed_by_clients(clients: Iterable[Client], name: str) -> Tensor:
+    """Residuals of workers."""
+    total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
+    for client in clients:
+        attached = client._joined()
+        states = attached.role.compressor.state_dict()
+        for piece in attached.servers.pieces:
+            if piece.key.name == name and piece.name in states:
+                total[piece.start : piece.stop] += states[piece.name]["residual"] / WORKERS
     return total.reshape(SHAPES[name])

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 import thinwire as tw
-from tests.server.balance import SHAPES, WORKERS, Kept, given, gradient, owed_by, updates_of
+from tests.server.balance import (
+    SHAPES,
+    WORKERS,
+    Kept,
+    given,
+    gradient,
+    owed_by,
+    owed_by_clients,
+    updates_of,
+)
 from tests.server.servers import DEADLINE, RunningServer, network, plain_sgd
 from thinwire.client.client import Client
 from thinwire.recipe import Recipe
@@ -48,17 +57,6 @@ class Worker(threading.Thread):
             self.client.step()
 
 
-def owed(workers: Sequence[Worker], name: str) -> Tensor:
-    """Residuals of workers."""
-    total = torch.zeros(SHAPES[name].numel(), dtype=torch.float64)
-    for worker in workers:
-        states = worker.client._role.compressor.state_dict()
-        for piece in worker.client._joined().pieces:
-            if piece.key.name == name and piece.name in states:
-                total[piece.start : piece.stop] += states[piece.name]["residual"] / WORKERS
-    return total.reshape(SHAPES[name])
-
-
 @pytest.mark.parametrize(("quorum", "staleness"), [(1, 100), (2, 100), (1, 0), (3, 0)])
 @pytest.mark.parametrize("codec", [tw.OneBit(), tw.TopK(0.05)], ids=repr)
 def test_I4_nothing_is_lost_and_replicas_agree(
@@ -75,7 +73,7 @@ def test_I4_nothing_is_lost_and_replicas_agree(
             assert not worker.is_alive()
         for worker in workers:
             worker.client.close()
-            worker.client._pushing.take_back_refused()
+            worker.client._joined().pushing.take_back_refused()
         assert first.error is None
         assert second.error is None
     for version in workers[0].applied:
@@ -86,7 +84,11 @@ def test_I4_nothing_is_lost_and_replicas_agree(
     kept = [Kept.by_service(server.service) for server in servers]
     steps = {rank: range(worker.client.steps) for rank, worker in enumerate(workers)}
     for name in SHAPES:
-        total = updates_of(kept, name) + owed_by(kept, name) + owed(workers, name)
+        total = (
+            updates_of(kept, name)
+            + owed_by(kept, name)
+            + owed_by_clients([worker.client for worker in workers], name)
+        )
         torch.testing.assert_close(total, given(name, steps), rtol=1e-5, atol=1e-4)
 
 

@@ -103,7 +103,7 @@ def test_versions_that_are_there_change_nothing(monkeypatch: pytest.MonkeyPatch)
         return True
 
     def all_is_there(client: tw.Client, net: nn.Module, step: int) -> None:
-        assert client._applying.is_settled
+        assert client._joined().applying.is_settled
         awaited.append(awaited[-1] + 1)
         net.zero_grad()
 
@@ -250,7 +250,7 @@ WHOLE: dict[str, Callable[[nn.Module, tw.Client], object]] = {
     "network's state": lambda net, client: net.state_dict(),
     "a child's state": lambda net, client: next(net.children()).state_dict(),
     "loading": lambda net, client: net.load_state_dict(net.state_dict()),
-    "optimizer's state": lambda net, client: client._optimizer.state_dict(),
+    "optimizer's state": lambda net, client: client._joined().target.optimizer.state_dict(),
     "closing": lambda net, client: client.close(),
 }
 
@@ -324,7 +324,7 @@ def test_the_forward_begins_before_the_last_layers_have_come(
     with RunningServer(ONE_BIT, ALONE) as server, attached(server) as (net, client):
         monkeypatch.setattr(Updates, "add", first_layers_only)
         step_once(net, client)
-        updates, [first, *_, last] = client._joined().updates, net.children()
+        updates, [first, *_, last] = client._joined().servers.updates, net.children()
         first.register_forward_hook(lambda *_: events.append("first layer done"))
         first.register_forward_hook(lambda *_: release(updates))
         last.register_forward_hook(lambda *_: events.append("last layer done"))
@@ -380,7 +380,7 @@ def test_gradients_that_are_left_from_the_step_before_are_no_error() -> None:
 
 
 def halve_rate(net: nn.Module, client: tw.Client) -> None:
-    client._optimizer.param_groups[0]["lr"] /= 2
+    client._joined().target.optimizer.param_groups[0]["lr"] /= 2
 
 
 def clamp(net: nn.Module, client: tw.Client) -> None:
@@ -504,7 +504,7 @@ def test_servers_name_who_is_late_to_the_forward() -> None:
         )
         client.attach(net, sgd(net))
         step_once(net, client)
-        client._joined().updates.late(late)
+        client._joined().servers.updates.late(late)
         with pytest.raises(tw.WorkerLost, match="the servers wait for workers 1"):
             net(torch.ones(20))
         with pytest.raises(tw.WorkerLost):
@@ -523,7 +523,7 @@ def test_a_server_may_be_restarted_while_a_version_is_awaited(tmp_path: Path) ->
 
         def restart(client: tw.Client, net: nn.Module, step: int) -> None:
             net.zero_grad()
-            if client._rank == 0 and step in (1, 3):
+            if client._settings.rank == 0 and step in (1, 3):
                 if step == 1:
                     net[0](torch.ones(20))  # type: ignore[index]
                 server.stop()

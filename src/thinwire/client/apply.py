@@ -88,7 +88,7 @@ class AtOnce:
     is_settled = True
 
     def __init__(self, trained: Trained) -> None:
-        self._trained = trained
+        self.trained = trained
         numbers = iter(range(len(trained.servers.pieces)))
         groups = batches(trained.servers.pieces, most_numel=GROUP_NUMEL)
         self._groups = [[next(numbers) for _ in group] for group in groups]
@@ -101,12 +101,12 @@ class AtOnce:
 
     def advance(self, *, step: int) -> None:
         self._apply_next(step)
-        while self._trained.servers.updates.has_next():
+        while self.trained.servers.updates.has_next():
             self._apply_next(step)
 
     def catch_up(self, *, step: int) -> None:
         """Apply the versions before this worker joined. Gradients stay what they were."""
-        servers, parameters = self._trained.servers, self._trained.parameters
+        servers, parameters = self.trained.servers, self.trained.parameters
         before = {
             name: None if p.grad is None else p.grad.clone() for name, p in parameters.items()
         }
@@ -120,7 +120,7 @@ class AtOnce:
 
     def _apply_next(self, step: int) -> None:
         """Wait for the next version, decode it as it comes, and step once."""
-        trained = self._trained
+        trained = self.trained
         version = trained.servers.updates.version + 1
         mean = {name: _room(p) for name, p in trained.parameters.items()}
         for numbers in self._groups:

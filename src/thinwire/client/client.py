@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -12,30 +11,18 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
-from thinwire.checks import check_positive
 from thinwire.choice import choose_recipe
-from thinwire.client.apply import Applying, AtOnce, Trained
-from thinwire.client.early_forward import Early
-from thinwire.client.push import Pushing, PushJob, ReadyGradients, check_state
-from thinwire.client.servers import Connect, ServerAddresses, Servers, check_place, connect_with
+from thinwire.client.attached import Attached, ClientSettings, Target
+from thinwire.client.local import LocalTraining
+from thinwire.client.push import check_state
+from thinwire.client.servers import Connect, ServerAddresses, connect_with
 from thinwire.defaults import SERVER_DEADLINE_SECONDS
 from thinwire.errors import ConfigError
-from thinwire.exchange.pipeline import Pipeline
-from thinwire.exchange.roles import WorkerRole
-from thinwire.gradient.network import (
-    check_gradients,
-    check_one_rate,
-    check_optimizer,
-    check_same_parameters,
-    trained_parameters,
-)
-from thinwire.gradient.pieces import Key
-from thinwire.gradient.steps import StepInfo
+from thinwire.gradient.network import check_gradients, check_one_rate, check_optimizer
 from thinwire.keys.settings import WorkerKeys
-from thinwire.optim.takeover import use_momentum
-from thinwire.recipe import Recipe, check_recipe
-from thinwire.recipe_names import typed_recipe
-from thinwire.watch.stats import ClientStats, Tally, residual_ratios
+from thinwire.local.rounds import Rounds, as_rounds
+from thinwire.recipe import Recipe, check_recipe, local_average
+from thinwire.watch.stats import ClientStats
 
 
 class Client:
@@ -59,6 +46,7 @@ class Client:
         report_seconds: float = 5.0,
         overlap: bool = True,
         early_forward: bool = False,
+        local_steps: int | Rounds | None = None,
         seed: int = 0,
         force: bool = False,
         connect: Connect | None = None,
@@ -71,23 +59,30 @@ class Client:
         layers is there: see ``settle``. ``report_seconds`` is how often this worker tells servers
         its residual, which would be lost with it. ``force`` accepts an optimizer with which the
         recipe is known to diverge. ``connect`` replaces the transport, for tests.
+
+        With ``local_steps`` (a number, or ``tw.Rounds``) this worker trains alone for so many steps
+        of its optimizer, each of which is counted, and then exchanges what it has changed, as with
+        ``tw.local_steps``. Without a ``recipe`` that is ``local_average()``.
         """
-        check_place(rank, workers)
-        check_positive(deadline_seconds, owner="Client", field="deadline_seconds")
-        check_positive(report_seconds, owner="Client", field="report_seconds")
         if recipe is not None:
             check_recipe(recipe, owner="Client")
+        self._settings = ClientSettings(
+            rank,
+            workers,
+            deadline_seconds,
+            report_seconds,
+            overlap,
+            early_forward,
+            seed,
+            force,
+            None if local_steps is None else as_rounds(local_steps),
+        )
         connect = connect or connect_with(keys, insecure=insecure)
-        self._server_addresses = ServerAddresses(servers, connect, deadline_seconds)
-        self._recipe, self._rank, self._workers = recipe, rank, workers
-        self._deadline, self._report_seconds = deadline_seconds, report_seconds
-        self._overlap, self._early_forward, self._force = overlap, early_forward, force
-        self._seed = seed
-        self._tally, self._gradients = Tally(), ReadyGradients()
-        self._servers: Servers | None = None
+        self._addresses = ServerAddresses(servers, connect, deadline_seconds)
+        self._recipe = recipe
+        self._attached: Attached | None = None
+        self._local: LocalTraining | None = None
         self._loaded: dict[str, Any] = {}
-        self._closed, self.steps = False, 0
-        """How many times this worker has pushed gradients, since its training began."""
 
     def attach(
         self,
@@ -101,81 +96,94 @@ class Client:
 
         All workers must begin with the same weights, those of ``version``: 0, or the version of the
         checkpoint that ``net`` and ``optimizer`` were loaded from. ``scheduler`` is stepped once
-        for every version, so that all workers apply a version with the same learning rate.
+        for every version, so that all workers apply a version with the same learning rate; with
+        local steps, once for every step.
         """
-        if self._servers is not None:
+        if self._attached is not None:
             raise ConfigError("Client: attached already")
         check_gradients(net)
         check_optimizer(net, optimizer)
-        recipe = choose_recipe(self._recipe, optimizer, owner="Client", force=self._force)
-        if recipe.rescales:
-            check_one_rate(optimizer)
-        self._recipe, self._overlap = recipe, self._overlap and not recipe.clips_model
-        self._role = WorkerRole(recipe, rank=self._rank, workers=self._workers, seed=self._seed)
-        self._net, self._optimizer, self._scheduler = net, optimizer, scheduler
-        self._parameters = trained_parameters(net)
-        self._role.momentum = use_momentum(recipe, optimizer, self._parameters)
-        self.steps = int(self._loaded.get("steps", 0))
-        self._servers = Servers(
-            self._server_addresses,
-            recipe,
-            [Key(name, tuple(p.shape)) for name, p in self._parameters.items()],
-            rank=self._rank,
-            workers=self._workers,
-            version=int(self._loaded.get("version", 0)) if version is None else version,
-            weights=self._parameters.values(),
-        )
-        self._pipeline = Pipeline(["encode"], on_error=lambda error: None)
+        recipe = self._recipe_for(optimizer)
+        target = Target.of(net, optimizer, scheduler)
+        if self._settings.rounds is not None:
+            target = self._train_alone(target, net, recipe, self._settings.rounds)
+        if version is None:
+            version = int(self._loaded.get("version", 0))
+        attached = Attached(self._addresses, recipe, target, self._settings, version=version)
+        self._attached = attached
         try:
-            self._begin(self._servers, recipe)
+            attached.begin(self._loaded)
+            if self._local is None:
+                attached.catch_up()
+            else:
+                self._local.catch_up(attached.catch_up, counted=attached.steps)
+                self._local.start(attached)
         except BaseException as error:
             self._end(error)
             raise
 
-    def _begin(self, servers: Servers, recipe: Recipe) -> None:
-        if recipe.shares_momentum:
-            servers.check_synchronous()
-        trained = Trained(
-            servers,
-            self._parameters,
-            self._optimizer,
-            self._scheduler,
-            self._tally,
-            self._deadline,
-            self._role.momentum,
+    def _recipe_for(self, optimizer: Optimizer) -> Recipe:
+        if self._settings.rounds is not None:
+            return local_average() if self._recipe is None else self._recipe
+        force = self._settings.force
+        recipe = choose_recipe(self._recipe, optimizer, owner="Client", force=force)
+        if recipe.rescales:
+            check_one_rate(optimizer)
+        return recipe
+
+    def _train_alone(
+        self, target: Target, net: nn.Module, recipe: Recipe, rounds: Rounds
+    ) -> Target:
+        """The global weights in place of the network, which trains on beside them."""
+        local = self._local = LocalTraining(
+            net, target.optimizer, recipe, rounds, scheduler=target.scheduler
         )
-        at_once = AtOnce(trained)
-        self._applying: Applying = at_once
-        self._pushing = Pushing(servers, self._parameters, recipe, self._role, self._tally)
-        self.steps = self._pushing.load_state_dict(self._loaded, steps=self.steps)
-        at_once.catch_up(step=self.steps)
-        if self._early_forward:
-            self._applying = Early(trained, self._net)
-        self._gradients.watch(self._parameters, self._push_ready if self._overlap else None)
+        if "local" in self._loaded:
+            local.load_state_dict(self._loaded["local"])
+        weights = local.weights
+        return Target(weights.tensors, weights.optimizer, weights.keys)
+
+    @property
+    def steps(self) -> int:
+        """How many times this worker has pushed, since its training began."""
+        return 0 if self._attached is None else self._attached.steps
 
     @property
     def version(self) -> int:
         """How many updates were applied to all weights."""
         self.settle()
-        return self._joined().updates.version
+        return self._joined().version
 
     def step(self) -> None:
         """Push what is left, wait for the next version, and apply all versions that are there.
 
         With ``early_forward=True`` it does not wait if nothing is there: the next forward does.
+        With local steps it is a step of the optimizer, and then of the scheduler.
         """
-        self._joined()
-        self._check_unchanged()
-        self._applying.check_read()
-        self.settle()
-        self._gradients.add_rest()
-        self._submit()
-        self._drain()
-        self._applying.advance(step=self.steps)
-        self.steps += 1
-        self._gradients.clear()
-        report = partial(self._pushing.report, self.steps, every_seconds=self._report_seconds)
-        self._pipeline.submit(PushJob(report))
+        attached = self._joined()
+        if self._local is not None:
+            self._local.step()
+            return
+        attached.check_unchanged()
+        attached.applying.settle()
+        attached.push_rest()
+        attached.take_next(step=attached.steps)
+        attached.count_step()
+
+    def synchronize(self) -> None:
+        """With local steps: exchange all that is left, and wait, for the end of training.
+
+        With synchronous servers all workers then have the same weights; all must call it after the
+        same number of steps.
+        """
+        self._alone().synchronize(self._joined())
+
+    @contextmanager
+    def global_weights(self) -> Iterator[None]:
+        """With local steps: the network has the global weights in here, to be evaluated or saved.
+        They are those of the newest version that was applied. No step may be made in here."""
+        with self._alone().weights.in_network():
+            yield
 
     def settle(self) -> None:
         """With ``early_forward=True``: wait for the awaited version, and apply it to all weights.
@@ -184,13 +192,12 @@ class Client:
         own them, such as for a moving average. ``step``, ``version``, ``stats``, ``close``, all
         state dicts, and a forward without gradients do it by themselves.
         """
-        self._joined()
-        self._applying.settle()
+        self._joined().applying.settle()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients without a push: for all but the last of several batches."""
-        with self._gradients.paused():
+        with self._joined().gradients.paused():
             yield
 
     def wait(self) -> None:
@@ -198,37 +205,22 @@ class Client:
 
     def stats(self) -> ClientStats:
         """What happened so far. Call it between steps."""
-        servers, tally = self._joined(), self._tally
         self.settle()
-        self._drain()
-        ratios, ratio = residual_ratios(self._role.compressor, servers.pieces)
-        return ClientStats(
-            recipe=typed_recipe(self._pushing.recipe),
-            steps=self.steps,
-            version=self.version,
-            dense_nbytes=sum(tally.dense.values()),
-            pushed_nbytes=sum(tally.pushed.values()),
-            pulled_nbytes=sum(tally.pulled.values()),
-            sent_nbytes=servers.sent_nbytes,
-            received_nbytes=servers.received_nbytes,
-            refused_pieces=servers.updates.refused_pieces,
-            overflowed_pieces=self._pushing.overflowed,
-            rejoined=sum(session.rejoined for session in servers.sessions),
-            encode_seconds=self._pipeline.work_seconds["encode"],
-            residual_ratio=ratio,
-            tensors=tally.tensors(ratios),
-            dense_pulled_nbytes=sum(tally.dense_pulled.values()),
-        )
+        stats = self._joined().stats()
+        return stats if self._local is None else self._local.stats(stats)
 
     def state_dict(self) -> dict[str, Any]:
-        """The residual and the version. Waits until servers have acknowledged all its pushes."""
+        """The residual and the version. Waits until servers have acknowledged all its pushes.
+
+        With local steps it has the weights of the network, too; save the optimizer's state with it.
+        """
         self.settle()
-        self._drain()
-        return {"steps": self.steps, "version": self.version, **self._pushing.state_dict()}
+        local = {} if self._local is None else {"local": self._local.state_dict()}
+        return {**self._joined().state_dict(), **local}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken: call it before ``attach``."""
-        if self._servers is not None:
+        if self._attached is not None:
             raise ConfigError("Client: load_state_dict comes before attach")
         check_state(state)
         self._loaded = dict(state)
@@ -236,7 +228,7 @@ class Client:
     def close(self) -> None:
         """Tell the servers that this worker is done."""
         try:
-            if self._servers is not None and not self._closed:
+            if self._attached is not None and not self._attached.closed:
                 self.settle()
         except BaseException as error:
             self._end(error)
@@ -258,43 +250,17 @@ class Client:
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        """Leave the servers. With an error they expect this worker to come back."""
-        self._gradients.unwatch()
-        if self._servers is not None and not self._closed:
-            if self._role.momentum is not None:
-                self._role.momentum.detach()
-            self._applying.end()
-            self._pipeline.close()
-            if error is None:
-                self._servers.close()
-            else:
-                self._servers.abandon(f"{type(error).__name__}: {error}")
-        self._closed = True
+        if self._local is not None:
+            self._local.stop()
+        if self._attached is not None:
+            self._attached.end(error)
 
-    def _joined(self) -> Servers:
-        if self._servers is None:
+    def _joined(self) -> Attached:
+        if self._attached is None:
             raise ConfigError("Client: call attach(net, optimizer) first")
-        return self._servers
+        return self._attached
 
-    def _drain(self) -> None:
-        """Wait for the background: until then it may change residuals."""
-        if self._closed:
-            raise ConfigError("Client: closed already")
-        self._pipeline.drain(deadline_seconds=2 * self._deadline, what=f"step {self.steps}")
-
-    def _check_unchanged(self) -> None:
-        """Raise ConfigError if other parameters are trained, or gradients are not those sent."""
-        check_same_parameters(self._net, self._parameters)
-        self._gradients.check_unchanged()
-
-    def _push_ready(self) -> None:
-        # Before all weights have their version, its scheduler has not stepped yet.
-        if self._applying.is_settled:
-            self._submit()
-
-    def _submit(self) -> None:
-        names = self._gradients.take()
-        if names:
-            info = StepInfo(self.steps, float(self._optimizer.param_groups[0]["lr"]))
-            version = self._joined().updates.version
-            self._pipeline.submit(PushJob(partial(self._pushing.push, names, info, version)))
+    def _alone(self) -> LocalTraining:
+        if self._local is None:
+            raise ConfigError("Client: give local_steps=, and call attach(net, optimizer) first")
+        return self._local

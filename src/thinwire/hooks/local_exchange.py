@@ -156,7 +156,7 @@ class LocalSteps(RankHandle):
             name: replace(tensor, dense_nbytes=4 * self._weights[name].numel() * times)
             for name, tensor in stats.tensors.items()
         }
-        dense = 4 * times * sum(p.numel() for p in self._weights.parameters.values())
+        dense = 4 * times * self._weights.trained_numel
         return replace(stats, dense_nbytes=dense, tensors=tensors, rounds=self.rounds)
 
     def close(self) -> None:
@@ -172,14 +172,11 @@ class LocalSteps(RankHandle):
             raise ConfigError("an optimizer step within global_weights(), which are only lent")
         with self._telling():
             self.steps += 1
-            ended = self.schedule.ends(self.steps)
-            if self.schedule.overlaps and ended is not None and ended in self._under_way:
-                self._finish(ended)
-            begun = self.schedule.begins(self.steps)
-            if begun is not None:
-                self._begin(begun, goes_on=self.schedule.overlaps)
-                if not self.schedule.overlaps:
-                    self._finish(begun)
+            for due in self.schedule.due(self.steps):
+                if due.begins:
+                    self._begin(due.fragment, goes_on=self.schedule.overlaps)
+                elif due.fragment in self._under_way:
+                    self._finish(due.fragment)
 
     def _begin(self, fragment: int, *, goes_on: bool) -> None:
         """Send what this rank has changed of a fragment, in the background."""

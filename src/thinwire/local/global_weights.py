@@ -43,18 +43,23 @@ class GlobalWeights:
         check_gradients(net)
         self.local = _exchanged(net)
         """Tensors of the network itself, by name."""
-        parameters = {n: t for n, t in self.local.items() if isinstance(t, nn.Parameter)}
-        if not parameters:
+        buffers = [name for name, t in self.local.items() if not isinstance(t, nn.Parameter)]
+        if len(buffers) == len(self.local):
             raise ConfigError("local_steps: this network has no parameter to train")
         self.keys = [_key(name, tensor) for name, tensor in self.local.items()]
-        check_local(recipe, [key for key in self.keys if key.name not in parameters])
-        self.parameters = {name: nn.Parameter(_copied(p)) for name, p in parameters.items()}
-        self._buffers = {n: _copied(t) for n, t in self.local.items() if n not in parameters}
-        self.optimizer = make_outer(recipe.outer, self.parameters.values())
+        check_local(recipe, [key for key in self.keys if key.name in buffers])
+        self.tensors = {name: nn.Parameter(_copied(t)) for name, t in self.local.items()}
+        """All of them as parameters of ``optimizer``, whose gradient is the mean of changes."""
+        self.optimizer = make_outer(
+            recipe.outer,
+            [t for name, t in self.tensors.items() if name not in buffers],
+            [self.tensors[name] for name in buffers],
+        )
+        self.trained_numel = sum(t.numel() for t in self.local.values() if t.requires_grad)
         self._lent = False
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.parameters[name].detach() if name in self.parameters else self._buffers[name]
+        return self.tensors[name].detach()
 
     @torch.no_grad()
     def changes(self, names: Iterable[str], *, goes_on: bool) -> Changes:
@@ -82,14 +87,11 @@ class GlobalWeights:
     @torch.no_grad()
     def apply(self, mean: Tensors) -> None:
         """Move the global weights by the mean of what all workers sent."""
-        for name, parameter in self.parameters.items():
-            parameter.grad = mean[name].view(parameter.shape) if name in mean else None
+        for name, tensor in self.tensors.items():
+            tensor.grad = mean[name].view(tensor.shape) if name in mean else None
         self.optimizer.step()
-        for parameter in self.parameters.values():
-            parameter.grad = None
-        for name, buffer in self._buffers.items():
-            if name in mean:
-                buffer.sub_(mean[name].view(buffer.shape))
+        for tensor in self.tensors.values():
+            tensor.grad = None
 
     @torch.no_grad()
     def take_local(self) -> None:
@@ -135,7 +137,7 @@ class GlobalWeights:
             "global": {name: self[name].clone() for name in self.local},
             "outer": {
                 name: {k: v.clone() for k, v in state[p].items() if isinstance(v, Tensor)}
-                for name, p in self.parameters.items()
+                for name, p in self.tensors.items()
                 if state.get(p)
             },
             "local": {name: local.detach().clone() for name, local in self.local.items()},
@@ -153,7 +155,7 @@ class GlobalWeights:
         for name, local in self.local.items():
             self[name].copy_(state["global"][name])
             local.detach().copy_(state["local"][name])
-        for name, parameter in self.parameters.items():
+        for name, parameter in self.tensors.items():
             kept = state.get("outer", {}).get(name, {})
             self.optimizer.state[parameter] = {k: v.clone() for k, v in kept.items()}
 

@@ -10,6 +10,14 @@ from thinwire.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
+class Due:
+    """The exchange of a fragment begins, or what it brought is merged."""
+
+    fragment: int
+    begins: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Rounds:
     """Every ``every`` steps a worker sends what it has changed, and gets the new global weights.
 
@@ -39,22 +47,32 @@ class Rounds:
                 f"{self.every // self.fragments} or less"
             )
 
-    def begins(self, step: int) -> int | None:
-        """The fragment whose exchange begins after so many steps, if one does."""
+    def due(self, step: int) -> list[Due]:
+        """What is to be done after so many steps, in order."""
+        ended, begun = self._begins(step - self.delay), self._begins(step)
+        due = [Due(ended, begins=False)] if self.overlaps and ended is not None else []
+        if begun is not None:
+            due.append(Due(begun, begins=True))
+            if not self.overlaps:
+                due.append(Due(begun, begins=False))
+        return due
+
+    def _begins(self, step: int) -> int | None:
         for fragment in range(self.fragments):
             first = (fragment + 1) * self.every // self.fragments
             if step >= first and (step - first) % self.every == 0:
                 return fragment
         return None
 
-    def ends(self, step: int) -> int | None:
-        """The fragment whose exchange is merged after so many steps, if one is."""
-        return self.begins(step - self.delay)
-
     @property
     def overlaps(self) -> bool:
         """Whether training goes on during an exchange."""
         return self.delay > 0
+
+
+def as_rounds(value: int | Rounds) -> Rounds:
+    """A number of steps is rounds of so many."""
+    return value if isinstance(value, Rounds) else Rounds(value)
 
 
 def divide(numels: Mapping[str, int], fragments: int) -> list[list[str]]:

@@ -17,8 +17,7 @@ from torch.optim.optimizer import Optimizer
 from thinwire.choice import choose_recipe
 from thinwire.errors import ConfigError
 from thinwire.gradient.network import check_gradients, trained_parameters
-from thinwire.gradient.pieces import Key
-from thinwire.local.rounds import Rounds
+from thinwire.local.rounds import Rounds, as_rounds
 from thinwire.optim.shared_momentum import check_synchronous_if_shared
 from thinwire.optim.takeover import use_momentum
 from thinwire.recipe import Recipe, local_average
@@ -86,7 +85,7 @@ class VirtualCluster:
         if local_steps is not None:
             check_workers([quorum, staleness, speeds])
             self.recipe = local_average() if recipe is None else recipe
-            rounds = local_steps if isinstance(local_steps, Rounds) else Rounds(local_steps)
+            rounds = as_rounds(local_steps)
             self.local = LocalWorkers(
                 net,
                 optimizer,
@@ -160,7 +159,7 @@ class VirtualCluster:
     def stats(self) -> VirtualStats:
         """Bytes of one worker, gradients and simulated time so far."""
         workers = len(self.finished)
-        dense = 4 * sum(key.numel for key in self._keys())
+        dense = 4 * self._trained_numel()
         return VirtualStats(
             recipe=typed_recipe(self.recipe),
             steps=self.steps,
@@ -174,11 +173,10 @@ class VirtualCluster:
             pulled_nbytes=self._pulled_nbytes,
         )
 
-    def _keys(self) -> Sequence[Key]:
-        if self.local is None:
-            return self.exchange.keys
-        parameters = self.local.weights.parameters
-        return [key for key in self.local.weights.keys if key.name in parameters]
+    def _trained_numel(self) -> int:
+        if self.local is not None:
+            return self.local.weights.trained_numel
+        return sum(key.numel for key in self.exchange.keys)
 
 
 @dataclass(frozen=True, slots=True)

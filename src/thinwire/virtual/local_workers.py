@@ -72,14 +72,12 @@ class LocalWorkers:
         """Let every worker make one step, the ``step``-th of its own, and exchange what is due.
         Returns their mean loss."""
         losses = [self._train(number, loss_of) for number in range(len(self._workers))]
-        done, self.last = step + 1, None
-        ended, begun = self._rounds.ends(done), self._rounds.begins(done)
-        if self._rounds.overlaps and ended is not None:
-            self._merge(ended)
-        if begun is not None:
-            self._exchange(begun)
-            if not self._rounds.overlaps:
-                self._merge(begun)
+        self.last = None
+        for due in self._rounds.due(step + 1):
+            if due.begins:
+                self._exchange(due.fragment)
+            else:
+                self._merge(due.fragment)
         self._show()
         return math.fsum(losses) / len(losses)
 

@@ -77,13 +77,12 @@ class Stats:
     def __str__(self) -> str:
         overflowed = self.overflowed_steps
         skipped = f", {overflowed} of them skipped for an inf or nan" if overflowed else ""
-        in_rounds = "" if self.rounds is None else f", {self.rounds:,} exchanges"
         times = (self.encode_seconds, self.serve_seconds, self.decode_seconds)
         encode, serve, decode = map(time_text, times)
         return table(
             [
                 ("recipe", self.recipe),
-                ("steps", f"{self.steps:,}{skipped}{in_rounds}"),
+                ("steps", f"{self.steps:,}{skipped}{_rounds_text(self)}"),
                 ("dense", f"{byte_text(self.dense_nbytes)} each way"),
                 ("pushed", sent_text(self.pushed_nbytes, self.dense_nbytes)),
                 ("pulled", sent_text(self.pulled_nbytes, self.dense_nbytes)),
@@ -113,6 +112,7 @@ class ClientStats:
     also those that were sent again. ``refused_pieces`` came too late and are owed again.
     ``overflowed_pieces`` had an inf or a nan and were left out. ``dense_pulled_nbytes`` are the
     updates in float32: with asynchronous servers there are more of them than of its gradients.
+    With local steps, ``rounds`` are exchanges, and both are what all steps would have sent.
 
     ``print`` shows a short table.
     """
@@ -132,6 +132,7 @@ class ClientStats:
     residual_ratio: float | None
     tensors: dict[str, TensorStats]
     dense_pulled_nbytes: int
+    rounds: int | None = None
 
     @property
     def ratio(self) -> float:
@@ -145,7 +146,7 @@ class ClientStats:
         return table(
             [
                 ("recipe", self.recipe),
-                ("steps", f"{self.steps:,}, at version {self.version:,}"),
+                ("steps", f"{self.steps:,}{_rounds_text(self)}, at version {self.version:,}"),
                 ("dense", f"{gradients} of gradients, {updates} of updates"),
                 ("pushed", sent_text(self.pushed_nbytes, self.dense_nbytes)),
                 ("pulled", sent_text(self.pulled_nbytes, self.dense_pulled_nbytes)),
@@ -209,6 +210,10 @@ class ServerStats:
 def _network_text(stats: Stats | ClientStats | ServerStats) -> str:
     sent, received = map(byte_text, (stats.sent_nbytes, stats.received_nbytes))
     return f"{sent} sent, {received} received, with frames"
+
+
+def _rounds_text(stats: Stats | ClientStats) -> str:
+    return "" if stats.rounds is None else f", {stats.rounds:,} exchanges"
 
 
 @dataclass(slots=True)

@@ -1,0 +1,177 @@
+"""``LocalTraining``: a worker that trains alone, and exchanges rounds through servers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer
+
+from thinwire import _native
+from thinwire.errors import ConfigError, NonFiniteError
+from thinwire.local.global_weights import Changes, GlobalWeights
+from thinwire.local.rounds import Rounds
+from thinwire.recipe import Recipe
+from thinwire.watch.stats import ClientStats
+
+_logger = logging.getLogger(__name__)
+
+
+class RoundExchange(Protocol):
+    """How changes get to the servers, and versions into the global weights."""
+
+    def push_round(self) -> int:
+        """Push the gradients of the global weights; returns their version."""
+
+    def finish_round(self, version: int) -> None:
+        """Apply the version after this one, when it is there, and all others that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """Changes that were pushed and not merged, and the version that they are of."""
+
+    changes: Changes
+    version: int
+
+
+class LocalTraining:
+    """Counts the steps of ``optimizer``. The global weights have an optimizer of their own, which
+    servers' versions are applied with, like those of any client."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: Optimizer,
+        recipe: Recipe,
+        rounds: Rounds,
+        *,
+        scheduler: LRScheduler | None = None,
+    ) -> None:
+        self.weights = GlobalWeights(net, recipe)
+        self._optimizer, self._scheduler = optimizer, scheduler
+        self.steps = 0
+        """How many steps the optimizer has made since training began."""
+        self._pushed = 0  # rounds
+        self._rounds = rounds
+        self._under_way: _UnderWay | None = None
+        self._exchange: RoundExchange | None = None
+
+    def start(self, exchange: RoundExchange) -> None:
+        """From now on steps count."""
+        self._exchange = exchange
+        self._hook = self._optimizer.register_step_post_hook(self._after_step)
+
+    def step(self) -> None:
+        """Make one step of this worker alone."""
+        self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def stop(self) -> None:
+        """The network is the worker's own from now on."""
+        if self._exchange is not None:
+            self._exchange = None
+            self._hook.remove()
+
+    def synchronize(self, exchange: RoundExchange) -> None:
+        """Exchange all that is left, and wait for it."""
+        if self._under_way is not None:
+            self._finish(exchange)
+        self._begin(exchange, goes_on=False)
+        self._finish(exchange)
+
+    def catch_up(self, apply: Callable[[], None], *, counted: int) -> None:
+        """Apply the versions before this worker joined. Servers have counted so many rounds of it:
+        if that is more than its checkpoint knows of, it takes the global weights."""
+        every = self._rounds.every
+        unsent = self.steps % every > 0
+        if counted > self._pushed:
+            if self.steps:
+                _logger.warning(
+                    "this worker pushed %d rounds before it was lost, its checkpoint is of round "
+                    "%d: it goes on from the global weights, and what it changed since is dropped",
+                    counted,
+                    self._pushed,
+                )
+            self.steps = (self.steps // every + counted - self._pushed) * every
+            self._pushed, self._under_way, unsent = counted, None, False
+        if self._under_way is not None:
+            apply()  # merged where the round ends
+        elif unsent:
+            before = {name: self.weights[name].clone() for name in self.weights.local}
+            apply()
+            self.weights.merge(Changes(before, before))
+        else:
+            apply()
+            self.weights.reset_local()
+
+    def stats(self, stats: ClientStats) -> ClientStats:
+        """Beside what all steps would have sent."""
+        dense = 4 * self.steps * self.weights.trained_numel
+        tensors = {
+            name: replace(tensor, dense_nbytes=4 * self.steps * self.weights[name].numel())
+            for name, tensor in stats.tensors.items()
+        }
+        return replace(
+            stats,
+            steps=self.steps,
+            rounds=stats.steps,
+            dense_nbytes=dense,
+            dense_pulled_nbytes=dense,
+            tensors=tensors,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next steps depend on, but for the optimizer and what is owed."""
+        counts = {"steps": self.steps, "pushed": self._pushed}
+        state: dict[str, Any] = {**self.weights.state_dict(), **counts}
+        if self._under_way is not None:
+            state["begun"] = {n: x.clone() for n, x in self._under_way.changes.begun.items()}
+            state["version"] = self._under_way.version
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken. The network's weights become those of then."""
+        self.weights.load_state_dict(state)
+        self.steps, self._pushed = int(state["steps"]), int(state["pushed"])
+        if "begun" in state:
+            begun = {name: x.clone() for name, x in state["begun"].items()}
+            self._under_way = _UnderWay(Changes(begun, begun), int(state["version"]))
+
+    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if self.weights.lent:
+            raise ConfigError("an optimizer step within global_weights(), which are only lent")
+        self.steps += 1
+        for due in self._rounds.due(self.steps):
+            if due.begins:
+                self._begin(exchange, goes_on=self._rounds.overlaps)
+            elif self._under_way is not None:
+                self._finish(exchange)
+
+    def _begin(self, exchange: RoundExchange, *, goes_on: bool) -> None:
+        """Push what the network has changed, in the background."""
+        weights = self.weights
+        changes = weights.changes(weights.local, goes_on=goes_on)
+        for name, flat in changes.flat.items():
+            if not _native.all_finite(flat):
+                raise NonFiniteError(
+                    f"step {self.steps}: {name} is not finite on this worker: training has diverged"
+                )
+            weights.tensors[name].grad = flat.view(weights[name].shape)
+        self._under_way = _UnderWay(changes, exchange.push_round())
+        self._pushed += 1
+
+    def _finish(self, exchange: RoundExchange) -> None:
+        """Wait for the servers' answer, and merge it."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            exchange.finish_round(under_way.version)
+            self.weights.merge(under_way.changes)
