@@ -78,6 +78,17 @@ def test_stopped_and_resumed_it_ends_where_simulated_workers_do(
     assert not list(children("thinwire.lab.train"))
 
 
+@pytest.mark.parametrize("backend", ["ddp", "server"])
+def test_with_local_steps_it_ends_where_simulated_workers_do(backend: str, tmp_path: Path) -> None:
+    alone = replace(SHORT, recipe="diloco(lr=0.8, momentum=0.5)", local_steps=4, delay=1)
+    simulated = run(replace(alone, out=str(tmp_path / "virtual")))
+    settings = replace(alone, backend=backend, out=str(tmp_path / backend))
+    assert not run(settings, stop).finished
+    resumed = run(settings)
+    assert resumed.finished
+    assert resumed.events[-1] == simulated.events[-1]
+
+
 @pytest.mark.parametrize("backend", [slow("ddp"), "server"])
 def test_a_killed_worker_is_named_and_what_was_saved_is_kept(backend: str, tmp_path: Path) -> None:
     settings = replace(SETTINGS, backend=backend, out=str(tmp_path))

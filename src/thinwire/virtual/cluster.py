@@ -137,21 +137,33 @@ class VirtualCluster:
         self.last = advance.exchanged
         self._replica.apply(advance.exchanged.mean)
         self.steps += 1
-        self._pushed_nbytes += advance.exchanged.pushed_nbytes
-        self._pulled_nbytes += advance.exchanged.pulled_nbytes
+        self._count_nbytes(advance.exchanged)
         for evaluation in advance.arrived:
             self.finished[evaluation.worker] += 1
         self.refused += advance.refused
         self.clock = advance.clock
         return math.fsum(evaluation.loss for evaluation in advance.arrived) / len(advance.arrived)
 
+    def synchronize(self) -> list[Exchanged]:
+        """With local steps: exchange all that is left, for the end of training; returns what
+        travelled."""
+        if self.local is None:
+            raise ConfigError("VirtualCluster: only workers with local_steps have anything left")
+        travelled = self.local.synchronize()
+        for exchanged in travelled:
+            self._count_nbytes(exchanged)
+        return travelled
+
+    def _count_nbytes(self, exchanged: Exchanged) -> None:
+        self._pushed_nbytes += exchanged.pushed_nbytes
+        self._pulled_nbytes += exchanged.pulled_nbytes
+
     def _step_alone(self, local: LocalWorkers, loss_of: LossOf) -> float:
         loss = local.step(loss_of, step=self.steps)
         self.steps += 1
         self.last = local.last
         if self.last is not None:
-            self._pushed_nbytes += self.last.pushed_nbytes
-            self._pulled_nbytes += self.last.pulled_nbytes
+            self._count_nbytes(self.last)
         self.finished = [count + 1 for count in self.finished]
         self.clock = float(self.steps)
         return loss

@@ -75,11 +75,24 @@ class LocalWorkers:
         self.last = None
         for due in self._rounds.due(step + 1):
             if due.begins:
-                self._exchange(due.fragment)
+                self._exchange(due.fragment, goes_on=self._rounds.overlaps)
             else:
                 self._merge(due.fragment)
         self._show()
         return math.fsum(losses) / len(losses)
+
+    def synchronize(self) -> list[Exchanged]:
+        """Exchange all that is left; returns what travelled."""
+        for fragment in list(self._workers[0].under_way):
+            self._merge(fragment)
+        travelled: list[Exchanged] = []
+        for fragment in range(len(self._fragments)):
+            self.last = None
+            self._exchange(fragment, goes_on=False)
+            self._merge(fragment)
+            travelled += [] if self.last is None else [self.last]
+        self._show()
+        return travelled
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on, but for the optimizer's groups."""
@@ -108,12 +121,12 @@ class LocalWorkers:
         self._optimizer.step()
         return float(loss.detach())
 
-    def _exchange(self, fragment: int) -> None:
+    def _exchange(self, fragment: int, *, goes_on: bool) -> None:
         """Average what workers have changed of a fragment."""
         names, exchange = self._fragments[fragment], self._exchanges[fragment]
         for worker in self._workers:
             self._use(worker)
-            changes = self.weights.changes(names, goes_on=self._rounds.overlaps)
+            changes = self.weights.changes(names, goes_on=goes_on)
             worker.under_way[fragment] = changes
         number, self._exchanged = self._exchanged, self._exchanged + 1
         if not names:

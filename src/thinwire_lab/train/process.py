@@ -110,7 +110,9 @@ def work(settings: ProcessSettings, writer: EventWriter) -> None:
     loop = Loop(plan, engine, checkpoints, writer.write if leads else _discard, leads=leads)
     if state is not None:
         loop.load(state)
-    finished = loop.run(StopFlag(settings.rendezvous, rank=settings.rank))
+    rounds = plan.settings.rounds
+    ahead = 0 if rounds is None else rounds.every + rounds.delay
+    finished = loop.run(StopFlag(settings.rendezvous, rank=settings.rank, ahead=ahead))
     engine.close(finished=finished)
 
 

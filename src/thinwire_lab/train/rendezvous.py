@@ -39,10 +39,11 @@ def _path(folder: Path, rank: int) -> Path:
 class StopFlag:
     """See ``Stop``. Any process may ask; rank 0 decides after which step all workers stop."""
 
-    def __init__(self, folder: Path, *, rank: int | None) -> None:
-        """``rank`` is None in a process that does not train."""
+    def __init__(self, folder: Path, *, rank: int | None, ahead: int = 0) -> None:
+        """``rank`` is None in a process that does not train. Others may be this many steps
+        ``ahead`` of rank 0, and must not have passed the step that it decides on."""
         self._asked, self._step = folder / "stop", folder / "stop-after"
-        self._rank = rank
+        self._rank, self._ahead = rank, ahead
 
     def ask(self) -> None:
         """Let the run stop soon."""
@@ -51,7 +52,7 @@ class StopFlag:
     def before(self, step: int) -> None:
         if self._rank == 0 and self._asked.exists() and not self._step.exists():
             with replacing(self._step) as file:
-                file.write_text(str(step + 1))
+                file.write_text(str(step + 1 + self._ahead))
 
     def after(self, done: int) -> bool:
         return self._step.exists() and done >= int(self._step.read_text())

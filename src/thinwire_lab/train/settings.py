@@ -58,8 +58,8 @@ class RunSettings:
             raise ConfigError("train: give steps or epochs, not both")
         if self.local_steps is None and (self.delay, self.fragments) != (0, 1):
             raise ConfigError("train: delay and fragments are for local steps: give --local-steps")
-        if self.local_steps is not None and self.backend == "server":
-            raise ConfigError("train: local steps have the backends virtual and ddp here")
+        if self.fragments > 1 and self.backend == "server":
+            raise ConfigError("train: servers answer for the whole network: leave fragments out")
 
     @property
     def rounds(self) -> Rounds | None:

@@ -54,6 +54,20 @@ def test_the_state_of_an_lstm_and_its_learning_rate_are_resumed_too(
     assert state(parts) == state(whole)
 
 
+@pytest.mark.parametrize("changes", [{}, {"delay": 2, "fragments": 2}], ids=str)
+def test_a_run_with_local_steps_is_resumed_within_a_round(
+    changes: dict[str, int], tmp_path: Path
+) -> None:
+    recipe = "diloco(lr=0.8, momentum=0.5)"
+    whole, parts = (
+        gpt(tmp_path / name, recipe=recipe, local_steps=4, **changes) for name in ("whole", "parts")
+    )
+    expected = run(whole)
+    run(parts, stop_at=3)
+    run(parts, stop_at=14)
+    assert without_seconds(run(parts)) == without_seconds(expected)
+
+
 def test_another_seed_is_another_run(tmp_path: Path) -> None:
     first, same, other = (
         run(gpt(tmp_path / name, seed=seed)) for name, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -194,6 +208,11 @@ def test_a_diverged_run_is_a_sentence_and_its_log_is_kept(tmp_path: Path) -> Non
         ({"recipe": "dgc(0.1"}, "examples: dense"),
         ({"recipe": "dgc(7)"}, "ratio is the fraction kept"),
         ({"recipe": "zip"}, "zip is not known here"),
+        ({"delay": 2}, "give --local-steps"),
+        (
+            {"local_steps": 4, "fragments": 2, "backend": "server", "recipe": "local_average()"},
+            "leave fragments out",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(

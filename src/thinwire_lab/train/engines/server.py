@@ -36,17 +36,28 @@ class ServerEngine:
             deadline_seconds=DEADLINE_SECONDS,
             seed=plan.settings.seed,
             force=True,
+            local_steps=plan.settings.rounds,
         )
         if state is not None:
             self._load(state)
         # The optimizer's base rate is 1, so that the factor is the rate.
-        version = 0 if state is None else int(state["exchange"]["version"])
-        scheduler = LambdaLR(self._optimizer, self._rate, last_epoch=version - 1)
+        scheduler = LambdaLR(self._optimizer, self._rate, last_epoch=self._begun(state) - 1)
         self._client.attach(self.net, self._optimizer, scheduler=scheduler)
         self._traffic = Traffic()
 
-    def _rate(self, version: int) -> float:
-        return self._plan.rate(version, self._losses)
+    def _begun(self, state: dict[str, Any] | None) -> int:
+        """How many steps there were before."""
+        if state is None:
+            return 0
+        exchange = state["exchange"]
+        return int(exchange["version"] if not self._alone else exchange["local"]["steps"])
+
+    @property
+    def _alone(self) -> bool:
+        return self._plan.settings.rounds is not None
+
+    def _rate(self, step: int) -> float:
+        return self._plan.rate(step, self._losses)
 
     def _load(self, state: dict[str, Any]) -> None:
         self.net.load_state_dict(state["net"])
@@ -56,7 +67,7 @@ class ServerEngine:
 
     @property
     def done(self) -> int:
-        return self._client.version
+        return self._client.stats().steps if self._alone else self._client.version
 
     def step(self, losses: tuple[float, ...]) -> Step:
         self._losses = losses
@@ -66,12 +77,14 @@ class ServerEngine:
         )
         loss.backward()  # type: ignore[no-untyped-call]
         self._client.step()
+        if self._alone and self.done == self._plan.steps:
+            self._client.synchronize()
         stats = self._client.stats()
         nbytes = self._traffic.since(stats.sent_nbytes, stats.received_nbytes)
         return Step(float(loss.detach()), *nbytes)
 
     def shown(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return self._client.global_weights() if self._alone else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -42,8 +42,12 @@ class VirtualEngine:
     def step(self, losses: tuple[float, ...]) -> Step:
         set_rate(self._optimizer, self._plan.rate(self.done, losses))
         loss = self._cluster.step(self._loss)
-        last = self._cluster.last  # none in a step without an exchange
-        return Step(loss, *((last.pushed_nbytes, last.pulled_nbytes) if last else (0.0, 0.0)))
+        travelled = [self._cluster.last]  # None in a step without an exchange
+        if self._plan.settings.rounds is not None and self.done == self._plan.steps:
+            travelled += self._cluster.synchronize()
+        there = [exchanged for exchanged in travelled if exchanged is not None]
+        pushed = sum(exchanged.pushed_nbytes for exchanged in there)
+        return Step(loss, pushed, sum(exchanged.pulled_nbytes for exchanged in there))
 
     def _loss(self, worker: int) -> Tensor:
         memory = self._memories[worker]
