@@ -31,12 +31,20 @@ class Training:
         self._workload, self._optimizer, self._applies = workload, optimizer, applies
         self._model, self.compression = wrapped.model, wrapped.compression
 
+    def warm_up(self) -> None:
+        """Make a step that is not timed, for caches and connections. It always ends with that of
+        the optimizer, so that momentum is what training has, and not zero for ever."""
+        self._step(None, applies=True)
+
     def step(self, tracing: Trace | None = None) -> None:
+        self._step(tracing, applies=self._applies)
+
+    def _step(self, tracing: Trace | None, *, applies: bool) -> None:
         with _span(tracing, "forward"):
             loss = self._workload.loss(self._model)
         with _span(tracing, "backward"):
             loss.backward()  # type: ignore[no-untyped-call]
-        if self._applies:
+        if applies:
             with _span(tracing, "optimizer"):
                 self._optimizer.step()
         self._optimizer.zero_grad()
@@ -96,10 +104,9 @@ class TrainerRole:
         return Reply()
 
     def _run(self, request: Run) -> Reply:
-        """The first step warms up caches and connections, and is not timed."""
         training = self._cells[request.cell]
         wait_for_all()
-        training.step()
+        training.warm_up()
         wait_for_all()
         sent, received = traffic()
         used, clock = time.process_time(), [time.perf_counter()]
