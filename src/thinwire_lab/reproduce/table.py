@@ -164,7 +164,7 @@ def above(values: Spread | None, dense: Spread | None) -> str:
     """How much higher than dense it is, in per cent; "" for dense itself."""
     if values is dense or values is None or dense is None:
         return ""
-    return f"{100 * (values.mean / dense.mean - 1):+.1f} %"
+    return f"{round(100 * (values.mean / dense.mean - 1), 1) + 0.0:+.1f} %"  # no -0.0
 
 
 def times(ratio: float) -> str:
