@@ -16,9 +16,9 @@ from thinwire.optim.sgd import loss_of
 class DelayedNesterov(Optimizer):
     """SGD whose momentum takes part in every ``delay``-th step only.
 
-    In between, an update is applied by itself. Where workers answer one after the other, momentum
-    in every step would count each of them ``delay`` times as much. With ``delay=1`` it is ordinary
-    Nesterov momentum.
+    In between, an update is applied by itself, and kept for the momentum. Where workers answer one
+    after the other, momentum in every step would count each of them ``delay`` times as much. With
+    ``delay=1`` it is the Nesterov momentum of ``torch.optim.SGD``, bit for bit.
     """
 
     def __init__(
@@ -42,14 +42,15 @@ class DelayedNesterov(Optimizer):
     def _step(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state, rate, momentum = self.state[parameter], group["lr"], group["momentum"]
         if not state:
+            # Minus zero is what adds nothing, not even a sign: as torch's, which begins with grad.
             state["step"] = torch.zeros(())
-            state["sum"] = torch.zeros_like(parameter)
-            state["momentum_buffer"] = torch.zeros_like(parameter)
+            state["sum"] = torch.full_like(parameter, -0.0)
+            state["momentum_buffer"] = torch.full_like(parameter, -0.0)
         state["step"] += 1
         state["sum"].add_(grad)
         update = grad
         if int(state["step"]) % group["delay"] == 0:
             buffer = state["momentum_buffer"].mul_(momentum).add_(state["sum"])
             update = grad.add(buffer, alpha=momentum)
-            state["sum"].zero_()
+            state["sum"].fill_(-0.0)
         parameter.add_(update, alpha=-rate)
