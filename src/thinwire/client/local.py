@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from thinwire import _native
-from thinwire.errors import ConfigError, NonFiniteError
+from thinwire.errors import NonFiniteError
 from thinwire.local.global_weights import Changes, GlobalWeights
 from thinwire.local.rounds import Rounds
 from thinwire.recipe import Recipe
@@ -80,6 +80,7 @@ class LocalTraining:
 
     def synchronize(self, exchange: RoundExchange) -> None:
         """Exchange all that is left, and wait for it."""
+        self.weights.check_own("synchronize()")
         if self._under_way is not None:
             self._finish(exchange)
         self._begin(exchange, goes_on=False)
@@ -147,8 +148,7 @@ class LocalTraining:
         exchange = self._exchange
         if exchange is None:
             return
-        if self.weights.lent:
-            raise ConfigError("an optimizer step within global_weights(), which are only lent")
+        self.weights.check_own("an optimizer step")
         self.steps += 1
         for due in self._rounds.due(self.steps):
             if due.begins:

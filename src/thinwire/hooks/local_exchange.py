@@ -83,6 +83,7 @@ class LocalSteps(RankHandle):
         rounds are when they would have been.
         """
         self._check_usable()
+        self._weights.check_own("synchronize()")
         with self._telling():
             for fragment in list(self._under_way):
                 self._finish(fragment)
@@ -117,6 +118,7 @@ class LocalSteps(RankHandle):
     def load_state_dict(self, state: CompressionState) -> None:
         """Continue where this rank's ``state_dict`` was made, also within a round. The network's
         weights become those of then."""
+        self._weights.check_own("load_state_dict()")
         own = self.checked([state]).get(self._own_key)
         local = _local_part(own) if own is not None else None
         if local is not None:
@@ -168,8 +170,7 @@ class LocalSteps(RankHandle):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._check_usable()
-        if self._weights.lent:
-            raise ConfigError("an optimizer step within global_weights(), which are only lent")
+        self._weights.check_own("an optimizer step")
         with self._telling():
             self.steps += 1
             for due in self.schedule.due(self.steps):

@@ -35,8 +35,8 @@ class GlobalWeights:
     """Trained parameters and float buffers of ``net``, in float32 in CPU memory.
 
     Parameters move by the recipe's outer optimizer, buffers to the mean. Frozen parameters and
-    counters, such as the number of batches of a batch normalisation, are left alone: they are the
-    same on all workers, or count the same.
+    buffers of whole numbers, such as the count of batches of a batch normalisation, are no part of
+    a round: each worker has its own, which begin alike, and counts what it has seen itself.
     """
 
     def __init__(self, net: nn.Module, recipe: Recipe) -> None:
@@ -56,7 +56,7 @@ class GlobalWeights:
             [self.tensors[name] for name in buffers],
         )
         self.trained_numel = sum(t.numel() for t in self.local.values() if t.requires_grad)
-        self._lent = False
+        self._own: dict[str, Tensor] | None = None  # while the network has the global weights
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name].detach()
@@ -82,7 +82,10 @@ class GlobalWeights:
             if begun is None:
                 local.copy_(self[name])
             else:
-                local.add_(self[name].to(local) - begun)
+                # Not in 16 bits: what they round would be pushed as if it had been learned.
+                wide = torch.promote_types(local.dtype, torch.float32)
+                moved = self[name].to(local).to(wide) - begun.to(wide)
+                local.copy_(local.to(wide) + moved)
 
     @torch.no_grad()
     def apply(self, mean: Tensors) -> None:
@@ -108,31 +111,33 @@ class GlobalWeights:
     @property
     def lent(self) -> bool:
         """Whether the network has the global weights just now, to be looked at."""
-        return self._lent
+        return self._own is not None
+
+    def check_own(self, what: str) -> None:
+        """Refuse what needs the network's own weights while it has the global ones."""
+        if self.lent:
+            raise ConfigError(f"{what} within global_weights(), which are only lent")
 
     @contextmanager
     def in_network(self) -> Iterator[None]:
         """The network has the global weights in here, and its own again after."""
-        if self._lent:
+        if self.lent:
             yield
             return
-        with torch.no_grad():
-            own = {name: local.detach().clone() for name, local in self.local.items()}
-            for name, local in self.local.items():
-                local.detach().copy_(self[name])
-        self._lent = True
+        self._own = {name: local.detach().clone() for name, local in self.local.items()}
+        self.reset_local()
         try:
             yield
         finally:
-            self._lent = False
+            own, self._own = self._own, None
             with torch.no_grad():
                 for name, local in self.local.items():
                     local.detach().copy_(own[name])
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """In plain tensors, by name: the global weights, the state of their optimizer, and the
-        weights that the network has now."""
-        state = self.optimizer.state
+        network's own weights, also while it has the global ones."""
+        state, own = self.optimizer.state, self._own or self.local
         return {
             "global": {name: self[name].clone() for name in self.local},
             "outer": {
@@ -140,7 +145,7 @@ class GlobalWeights:
                 for name, p in self.tensors.items()
                 if state.get(p)
             },
-            "local": {name: local.detach().clone() for name, local in self.local.items()},
+            "local": {name: local.detach().clone() for name, local in own.items()},
         }
 
     def check_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
