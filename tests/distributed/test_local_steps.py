@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire as tw
 from tests.distributed.launch import run
 from tests.distributed.training import backward, loss_of, network, plain_sgd, refused, weights
+from tests.local_networks import Normed
 from thinwire.local.global_weights import Changes
 
 RECIPES = {
@@ -220,25 +221,6 @@ def test_C1_all_that_was_changed_is_applied_or_owed(name: str) -> None:
     given, owed = (torch.stack([rank[i] for rank in found]).mean(0) for i in (0, 2))
     assert float(owed.abs().max()) > 0.0
     torch.testing.assert_close(found[0][1] + owed, given, rtol=0, atol=1e-4)
-
-
-class Normed(nn.Module):
-    """Float buffers, a counter, a frozen, a tied and an unused parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.norm = nn.BatchNorm1d(20)
-        self.first = nn.Linear(20, 20)
-        self.tied = nn.Linear(20, 20)
-        self.tied.weight = self.first.weight
-        self.frozen = nn.Linear(20, 20).requires_grad_(False)
-        self.unused = nn.Linear(3, 3)
-        self.last = nn.Linear(20, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.frozen(self.tied(self.first(self.norm(x)))))
-        return out
 
 
 def normed() -> dict[str, Any]:

@@ -7,7 +7,7 @@ same weights, bit for bit. Reads logs without changing them, also while servers 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
@@ -20,53 +20,13 @@ from torch.optim.optimizer import Optimizer
 from thinwire.errors import ConfigError, LogError, ProtocolError
 from thinwire.exchange.roles import decode_into
 from thinwire.gradient.pieces import Key, Piece
-from thinwire.optim.shared_momentum import MomentumSource
 from thinwire.optim.takeover import use_momentum
 from thinwire.recipe_names import typed_stored_recipe
 from thinwire.recipe_text import read_stored_recipe
 from thinwire.replay.kept_log import KeptLog, Rate, check_one_run, read_log
+from thinwire.replay.target import Rates, Target
 from thinwire.wire.body import EncodedBytes
 from thinwire.wire.messages import Describe, Update, decode
-
-
-class Rates:
-    """Sets the learning rate of each version in the groups of an optimizer.
-
-    Workers send the rate of the first group. Others keep their ratio to it, which is that of
-    ``initial_lr`` where a scheduler has noted it. A rate of 0 means not given: nothing is set.
-    """
-
-    def __init__(
-        self, optimizer: Optimizer, rates: Mapping[int, float], fixed: float | None = None
-    ) -> None:
-        """``fixed``, if given, is the rate of every version."""
-        self._groups = optimizer.param_groups
-        self._rates, self._fixed = rates, fixed
-        self._bases = [float(group.get("initial_lr", group["lr"])) for group in self._groups]
-
-    def set(self, version: int) -> None:
-        rate = self._rates[version] if self._fixed is None else self._fixed
-        if not rate or rate == float(self._groups[0]["lr"]):
-            return
-        for group, base in zip(self._groups, self._bases, strict=True):
-            _set_rate(group, self._scaled(base, rate))
-
-    def _scaled(self, base: float, rate: float) -> float:
-        if base == self._bases[0]:
-            return rate
-        if not self._bases[0]:
-            raise ConfigError(
-                "replay: the optimizer's groups have different learning rates, and that of the "
-                "first is 0, so that others cannot follow it: begin with a later checkpoint"
-            )
-        return base * (rate / self._bases[0])  # as schedulers do it: each base times one factor
-
-
-def _set_rate(group: dict[str, object], rate: float) -> None:
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate
 
 
 def replay_log(
@@ -81,6 +41,9 @@ def replay_log(
 ) -> int:
     """Take ``net`` and ``optimizer`` from version ``start`` to ``version``; returns that.
 
+    For local steps ``optimizer`` is that of the global weights, such as a ``torch.optim.SGD`` with
+    ``lr=1`` for ``local_average()``; averaged buffers need none.
+
     Both must be as a worker had them at ``start``: before training that is 0, in a checkpoint
     ``client.version``. ``log_dirs`` are the log folders of all servers of one run, in any order.
     Without ``version`` it goes to the newest that all servers have. Learning rates are those that
@@ -92,8 +55,10 @@ def replay_log(
     kept = KeptRun(log_dirs)
     if scheduler is not None and rate is None:
         rate = 0.0  # none is set: they are the scheduler's
-    parameters = dict(net.named_parameters())
-    for reached in kept.steps(parameters, optimizer, start=start, version=version, rate=rate):
+    buffers = dict(net.named_buffers())
+    tensors = {**buffers, **dict(net.named_parameters())}
+    steps = kept.steps(tensors, optimizer, start=start, version=version, rate=rate, buffers=buffers)
+    for reached in steps:
         start = reached
         if scheduler is not None:
             scheduler.step()
@@ -127,11 +92,11 @@ class KeptRun:
         return f"versions {self.since + 1} to {self.last}" if self.last > self.since else "none"
 
     def trained(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The parameters that were trained, in their order. Raises ConfigError if one differs."""
+        """The tensors that were trained, in their order. Raises ConfigError if one differs."""
         trained = {}
         for tensor in self.description.tensors:
             parameter = parameters.get(tensor.name)
-            if parameter is None or tuple(parameter.shape) != tensor.shape:
+            if parameter is None or not _fits(parameter, tensor.shape):
                 here = "is not there" if parameter is None else f"is {list(parameter.shape)}"
                 raise ConfigError(
                     f"replay: {tensor.name} {here}, but the servers had {list(tensor.shape)}: "
@@ -148,10 +113,12 @@ class KeptRun:
         start: int,
         version: int | None = None,
         rate: float | None = None,
+        buffers: Collection[str] = (),
     ) -> Iterator[int]:
         """As ``replay_log``, version by version: each is yielded when its step is done.
 
-        ``parameters`` are by name, and may be more than were trained.
+        ``parameters`` are by name, and may be more than were trained; ``buffers`` are averaged, if
+        they were.
         """
         version = self.last if version is None else version
         self._check_versions(start, version)
@@ -159,27 +126,14 @@ class KeptRun:
         rates = self._rates(start, version) if rate is None else {}
         recipe = read_stored_recipe(self.description.recipe)
         momentum = use_momentum(recipe, optimizer, trained)
-        rate_of = Rates(optimizer, rates, rate)
-        return self._steps(trained, optimizer, rate_of, momentum, start, version)
+        target = Target(trained, buffers, optimizer, Rates(optimizer, rates, rate), momentum)
+        return self._steps(target, start, version)
 
-    def _steps(
-        self,
-        trained: Mapping[str, Tensor],
-        optimizer: Optimizer,
-        rates: Rates,
-        momentum: MomentumSource | None,
-        start: int,
-        stop: int,
-    ) -> Iterator[int]:
-        mean = {name: torch.empty(parameter.numel()) for name, parameter in trained.items()}
+    def _steps(self, target: Target, start: int, stop: int) -> Iterator[int]:
+        mean = {name: torch.empty(tensor.numel()) for name, tensor in target.trained.items()}
         for version, encoded in self._versions(start, stop):
             decode_into(mean, self._pieces, encoded)
-            for name, parameter in trained.items():
-                parameter.grad = mean[name].view(parameter.shape).to(parameter)
-            rates.set(version)
-            if momentum is not None:
-                momentum.expect(version - 1)
-            optimizer.step()
+            target.step(version, mean)
             yield version
 
     def _versions(self, start: int, stop: int) -> Iterator[tuple[int, list[EncodedBytes]]]:
@@ -237,6 +191,11 @@ class KeptRun:
             if pushes:
                 return max(pushes)
         return None
+
+
+def _fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Servers know buffers as vectors, whatever their shape."""
+    return shape in (tuple(tensor.shape), () if tensor.requires_grad else (tensor.numel(),))
 
 
 def _cut_as_numbered(description: Describe, logs: Iterable[KeptLog]) -> list[Piece]:

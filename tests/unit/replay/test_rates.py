@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from thinwire.errors import ConfigError
-from thinwire.replay.replay import Rates
+from thinwire.replay.target import Rates
 
 
 def optimizer_with(*rates: float) -> torch.optim.SGD:
