@@ -49,7 +49,7 @@ def trained(*, delay: int) -> float:
             Worker([server.address], recipe, rank, workers=WORKERS, every=8)
             for rank in range(WORKERS)
         ]
-        return max(all_of([partial(train, worker) for worker in workers]))
+        return max(map(float, all_of([partial(train, worker) for worker in workers])))
 
 
 def test_delayed_momentum_trains_where_momentum_in_every_version_does_not() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -46,7 +46,7 @@ class Client:
         report_seconds: float = 5.0,
         overlap: bool = True,
         early_forward: bool = False,
-        local_steps: int | Rounds | None = None,
+        local_steps: int | Literal["auto"] | Rounds | None = None,
         seed: int = 0,
         force: bool = False,
         connect: Connect | None = None,
@@ -62,7 +62,8 @@ class Client:
 
         With ``local_steps`` (a number, or ``tw.Rounds``) this worker trains alone for so many steps
         of its optimizer, each of which is counted, and then exchanges what it has changed, as with
-        ``tw.local_steps``. Without a ``recipe`` that is ``local_average()``.
+        ``tw.local_steps``. Without a ``recipe`` that is ``local_average()``. With "auto" a slower
+        worker makes fewer steps in a round: see ``tw.Rounds``.
         """
         if recipe is not None:
             check_recipe(recipe, owner="Client")
@@ -136,7 +137,13 @@ class Client:
     ) -> Target:
         """The global weights in place of the network, which trains on beside them."""
         local = self._local = LocalTraining(
-            net, target.optimizer, recipe, rounds, scheduler=target.scheduler
+            net,
+            target.optimizer,
+            recipe,
+            rounds,
+            rank=self._settings.rank,
+            workers=self._settings.workers,
+            scheduler=target.scheduler,
         )
         if "local" in self._loaded:
             local.load_state_dict(self._loaded["local"])
@@ -173,8 +180,8 @@ class Client:
     def synchronize(self) -> None:
         """With local steps: exchange all that is left, and wait, for the end of training.
 
-        With synchronous servers all workers then have the same weights; all must call it after the
-        same number of steps.
+        With synchronous servers all workers then have the same weights; all must call it in the
+        same round.
         """
         self._alone().synchronize(self._joined())
 

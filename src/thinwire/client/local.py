@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from thinwire import _native
 from thinwire.errors import NonFiniteError
 from thinwire.local.global_weights import Changes, GlobalWeights
 from thinwire.local.rounds import Rounds
+from thinwire.local.speeds import SPEEDS, Speeds, Stopwatch
 from thinwire.recipe import Recipe
 from thinwire.watch.stats import ClientStats
 
@@ -50,14 +52,20 @@ class LocalTraining:
         recipe: Recipe,
         rounds: Rounds,
         *,
+        rank: int,
+        workers: int,
         scheduler: LRScheduler | None = None,
     ) -> None:
-        self.weights = GlobalWeights(net, recipe)
+        self._speeds = Speeds(rank, workers) if rounds.is_auto else None
+        beside = {} if self._speeds is None else {SPEEDS: self._speeds.sent}
+        self.weights = GlobalWeights(net, recipe, beside)
         self._optimizer, self._scheduler = optimizer, scheduler
         self.steps = 0
         """How many steps the optimizer has made since training began."""
         self._pushed = 0  # rounds
         self._rounds = rounds
+        self._begun, self._every = 0, rounds.longest  # of the round under way
+        self._watch = Stopwatch()
         self._under_way: _UnderWay | None = None
         self._exchange: RoundExchange | None = None
 
@@ -89,9 +97,9 @@ class LocalTraining:
     def catch_up(self, apply: Callable[[], None], *, counted: int) -> None:
         """Apply the versions before this worker joined. Servers have counted so many rounds of it:
         if that is more than its checkpoint knows of, it takes the global weights."""
-        every = self._rounds.every
-        unsent = self.steps % every > 0
-        if counted > self._pushed:
+        unsent = self.steps > self._begun
+        lost = counted - self._pushed
+        if lost > 0:
             if self.steps:
                 _logger.warning(
                     "this worker pushed %d rounds before it was lost, its checkpoint is of round "
@@ -99,7 +107,7 @@ class LocalTraining:
                     counted,
                     self._pushed,
                 )
-            self.steps = (self.steps // every + counted - self._pushed) * every
+            self.steps = self._begun = self._begun + lost * self._every
             self._pushed, self._under_way, unsent = counted, None, False
         if self._under_way is not None:
             apply()  # merged where the round ends
@@ -110,6 +118,8 @@ class LocalTraining:
         else:
             apply()
             self.weights.reset_local()
+        if lost > 0 and self._speeds is not None:
+            self._speeds.forget_told(self.weights[SPEEDS])
 
     def stats(self, stats: ClientStats) -> ClientStats:
         """Beside what all steps would have sent."""
@@ -122,6 +132,7 @@ class LocalTraining:
             stats,
             steps=self.steps,
             rounds=stats.steps,
+            round_steps=self._every,
             dense_nbytes=dense,
             dense_pulled_nbytes=dense,
             tensors=tensors,
@@ -130,7 +141,10 @@ class LocalTraining:
     def state_dict(self) -> dict[str, Any]:
         """All that the next steps depend on, but for the optimizer and what is owed."""
         counts = {"steps": self.steps, "pushed": self._pushed}
-        state: dict[str, Any] = {**self.weights.state_dict(), **counts}
+        under_way = {"begun_at": self._begun, "every": self._every}
+        state: dict[str, Any] = {**self.weights.state_dict(), **counts, **under_way}
+        if self._speeds is not None:
+            state["speeds"] = self._speeds.state_dict()
         if self._under_way is not None:
             state["begun"] = {n: x.clone() for n, x in self._under_way.changes.begun.items()}
             state["version"] = self._under_way.version
@@ -140,6 +154,9 @@ class LocalTraining:
         """Go on where ``state`` was taken. The network's weights become those of then."""
         self.weights.load_state_dict(state)
         self.steps, self._pushed = int(state["steps"]), int(state["pushed"])
+        self._begun, self._every = int(state["begun_at"]), int(state["every"])
+        if self._speeds is not None:
+            self._speeds.load_state_dict(state["speeds"])
         if "begun" in state:
             begun = {name: x.clone() for name, x in state["begun"].items()}
             self._under_way = _UnderWay(Changes(begun, begun), int(state["version"]))
@@ -150,15 +167,29 @@ class LocalTraining:
             return
         self.weights.check_own("an optimizer step")
         self.steps += 1
-        for due in self._rounds.due(self.steps):
-            if due.begins:
-                self._begin(exchange, goes_on=self._rounds.overlaps)
-            elif self._under_way is not None:
+        self._watch.count()
+        if self.steps == self._begun + self._rounds.delay:
+            self._finish(exchange)
+        if self.steps == self._begun + self._every:
+            self._begun = self.steps
+            self._begin(exchange, goes_on=self._rounds.overlaps)
+            if not self._rounds.overlaps:
                 self._finish(exchange)
+            self._choose_steps()
+        self._watch.run(time.monotonic())
+
+    def _choose_steps(self) -> None:
+        """How many the round that begins has, if that is by speed."""
+        if self._speeds is not None:
+            least = max(1, self._rounds.delay)
+            known, most = self.weights[SPEEDS], self._rounds.longest
+            self._every = self._speeds.steps(known, most=most, least=least)
 
     def _begin(self, exchange: RoundExchange, *, goes_on: bool) -> None:
         """Push what the network has changed, in the background."""
         weights = self.weights
+        if self._speeds is not None:
+            self._speeds.tell(weights[SPEEDS], self._watch.take(time.monotonic()))
         changes = weights.changes(weights.local, goes_on=goes_on)
         for name, flat in changes.flat.items():
             if not _native.all_finite(flat):
@@ -171,6 +202,7 @@ class LocalTraining:
 
     def _finish(self, exchange: RoundExchange) -> None:
         """Wait for the servers' answer, and merge it."""
+        self._watch.stop(time.monotonic())
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             exchange.finish_round(under_way.version)

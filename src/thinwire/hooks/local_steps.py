@@ -105,6 +105,11 @@ class _Settings:
 
     def check(self, rounds: Rounds) -> None:
         owner = "local_steps"
+        if rounds.is_auto:
+            raise ConfigError(
+                "local_steps: ranks of a process group exchange after the same number of steps: "
+                'give a number, or train with servers and tw.Client(local_steps="auto")'
+            )
         check_choice(self.exchange, (*EXCHANGES, SERVERS), owner=owner, field="exchange")
         check_choice(self.hierarchy, HIERARCHIES, owner=owner, field="hierarchy")
         check_positive(self.deadline_seconds, owner=owner, field="deadline_seconds")

@@ -39,10 +39,13 @@ class GlobalWeights:
     a round: each worker has its own, which begin alike, and counts what it has seen itself.
     """
 
-    def __init__(self, net: nn.Module, recipe: Recipe) -> None:
+    def __init__(
+        self, net: nn.Module, recipe: Recipe, beside: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """``beside`` are tensors by name that are averaged like buffers, but not the network's."""
         check_gradients(net)
-        self.local = _exchanged(net)
-        """Tensors of the network itself, by name."""
+        self.local = {**_exchanged(net), **(beside or {})}
+        """Tensors of the network itself, and those beside it, by name."""
         buffers = [name for name, t in self.local.items() if not isinstance(t, nn.Parameter)]
         if len(buffers) == len(self.local):
             raise ConfigError("local_steps: this network has no parameter to train")

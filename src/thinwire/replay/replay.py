@@ -7,6 +7,7 @@ same weights, bit for bit. Reads logs without changing them, also while servers 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from os import PathLike
@@ -20,6 +21,7 @@ from torch.optim.optimizer import Optimizer
 from thinwire.errors import ConfigError, LogError, ProtocolError
 from thinwire.exchange.roles import decode_into
 from thinwire.gradient.pieces import Key, Piece
+from thinwire.local.speeds import SPEEDS
 from thinwire.optim.takeover import use_momentum
 from thinwire.recipe_names import typed_stored_recipe
 from thinwire.recipe_text import read_stored_recipe
@@ -95,6 +97,8 @@ class KeptRun:
         """The tensors that were trained, in their order. Raises ConfigError if one differs."""
         trained = {}
         for tensor in self.description.tensors:
+            if tensor.name == SPEEDS:
+                continue
             parameter = parameters.get(tensor.name)
             if parameter is None or not _fits(parameter, tensor.shape):
                 here = "is not there" if parameter is None else f"is {list(parameter.shape)}"
@@ -130,7 +134,7 @@ class KeptRun:
         return self._steps(target, start, version)
 
     def _steps(self, target: Target, start: int, stop: int) -> Iterator[int]:
-        mean = {name: torch.empty(tensor.numel()) for name, tensor in target.trained.items()}
+        mean = {t.name: torch.empty(math.prod(t.shape)) for t in self.description.tensors}
         for version, encoded in self._versions(start, stop):
             decode_into(mean, self._pieces, encoded)
             target.step(version, mean)

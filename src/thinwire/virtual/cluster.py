@@ -83,9 +83,9 @@ class VirtualCluster:
         self.local: LocalWorkers | None = None
         """The workers, if they make local steps."""
         if local_steps is not None:
-            check_workers([quorum, staleness, speeds])
-            self.recipe = local_average() if recipe is None else recipe
             rounds = as_rounds(local_steps)
+            check_workers([quorum, staleness, speeds], rounds)
+            self.recipe = local_average() if recipe is None else recipe
             self.local = LocalWorkers(
                 net,
                 optimizer,

@@ -188,8 +188,13 @@ def _tensors(net: nn.Module) -> dict[str, Tensor]:
     return {**trained, **dict(net.named_buffers())}
 
 
-def check_workers(values: Sequence[object]) -> None:
+def check_workers(values: Sequence[object], rounds: Rounds) -> None:
     """Refuse what local steps cannot have."""
+    if rounds.is_auto:
+        raise ConfigError(
+            "VirtualCluster: its workers are equally fast with local steps: give their number in a "
+            "round"
+        )
     if any(value is not None for value in values):
         raise ConfigError(
             "VirtualCluster: local steps are synchronous here: leave quorum, staleness and speeds "

@@ -112,7 +112,8 @@ class ClientStats:
     also those that were sent again. ``refused_pieces`` came too late and are owed again.
     ``overflowed_pieces`` had an inf or a nan and were left out. ``dense_pulled_nbytes`` are the
     updates in float32: with asynchronous servers there are more of them than of its gradients.
-    With local steps, ``rounds`` are exchanges, and both are what all steps would have sent.
+    With local steps, ``rounds`` are exchanges, and both are what all steps would have sent;
+    ``round_steps`` is how many steps the round under way has.
 
     ``print`` shows a short table.
     """
@@ -133,6 +134,7 @@ class ClientStats:
     tensors: dict[str, TensorStats]
     dense_pulled_nbytes: int
     rounds: int | None = None
+    round_steps: int | None = None
 
     @property
     def ratio(self) -> float:

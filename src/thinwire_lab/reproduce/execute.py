@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
 from thinwire.errors import NonFiniteError
+from thinwire.local.rounds import Rounds
 from thinwire_lab.bench.machine import this_machine
 from thinwire_lab.reproduce.clan import clan
 from thinwire_lab.reproduce.dgc import dgc
@@ -113,9 +114,7 @@ class Executor:
         )
 
     def _settings(self, trial: Trial) -> RunSettings:
-        experiment, rounds = trial.experiment, trial.variant.rounds
-        local = {} if rounds is None else {**asdict(rounds), "local_steps": rounds.every}
-        local.pop("every", None)
+        experiment, rounds = trial.experiment, trial.variant.rounds or Rounds(1)
         return RunSettings(
             experiment.task,
             str(self.store.run_folder(trial)),
@@ -128,5 +127,7 @@ class Executor:
             momentum=experiment.momentum,
             threads=self.threads,
             data=None if self.data is None else str(self.data),
-            **local,
+            local_steps=None if trial.variant.rounds is None else rounds.longest,
+            delay=rounds.delay,
+            fragments=rounds.fragments,
         )

@@ -107,7 +107,9 @@ def identity(trial: Trial) -> dict[str, Any]:
 def _rounds_of(trial: Trial) -> dict[str, Any]:
     """Nothing without local steps, as in files from before there were any."""
     rounds = trial.variant.rounds
-    return {} if rounds is None else {"rounds": asdict(rounds)}
+    if rounds is None:
+        return {}
+    return {"rounds": {k: value for k, value in asdict(rounds).items() if value is not None}}
 
 
 def result_from_json(values: dict[str, Any]) -> TrialResult:

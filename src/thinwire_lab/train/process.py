@@ -111,7 +111,7 @@ def work(settings: ProcessSettings, writer: EventWriter) -> None:
     if state is not None:
         loop.load(state)
     rounds = plan.settings.rounds
-    ahead = 0 if rounds is None else rounds.every + rounds.delay
+    ahead = 0 if rounds is None else rounds.longest + rounds.delay
     finished = loop.run(StopFlag(settings.rendezvous, rank=settings.rank, ahead=ahead))
     engine.close(finished=finished)
 

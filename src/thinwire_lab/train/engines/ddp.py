@@ -99,7 +99,7 @@ def _compressed(
             net,
             optimizer,
             plan.recipe,
-            every=rounds.every,
+            every=rounds.longest,
             delay=rounds.delay,
             fragments=rounds.fragments,
             seed=seed,
