@@ -27,7 +27,8 @@ import thinwire as tw
 from thinwire.recipe import Recipe
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.server.processes"])
+# What torch imports when the first optimizer is made takes seconds otherwise, in every process.
+_context.set_forkserver_preload(["tests.server.processes", "torch._dynamo"])
 # The package is lazy: without this, every process would import the rest of it by itself.
 _PRELOADED = (tw.Client, tw.Server, tw.dgc)
 

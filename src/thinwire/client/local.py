@@ -100,13 +100,7 @@ class LocalTraining:
         unsent = self.steps > self._begun
         lost = counted - self._pushed
         if lost > 0:
-            if self.steps:
-                _logger.warning(
-                    "this worker pushed %d rounds before it was lost, its checkpoint is of round "
-                    "%d: it goes on from the global weights, and what it changed since is dropped",
-                    counted,
-                    self._pushed,
-                )
+            self._tell_lost(counted)
             self.steps = self._begun = self._begun + lost * self._every
             self._pushed, self._under_way, unsent = counted, None, False
         if self._under_way is not None:
@@ -120,6 +114,17 @@ class LocalTraining:
             self.weights.reset_local()
         if lost > 0 and self._speeds is not None:
             self._speeds.forget_told(self.weights[SPEEDS])
+
+    def _tell_lost(self, counted: int) -> None:
+        if self.steps:
+            _logger.warning(
+                "this worker pushed %d rounds before it was lost, its checkpoint is of round %d "
+                "and step %d: it goes on from the global weights, and what it changed after its "
+                "last round is lost",
+                counted,
+                self._pushed,
+                self.steps,
+            )
 
     def stats(self, stats: ClientStats) -> ClientStats:
         """Beside what all steps would have sent."""
