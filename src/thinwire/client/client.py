@@ -104,6 +104,7 @@ class Client:
             raise ConfigError("Client: attached already")
         check_gradients(net)
         check_optimizer(net, optimizer)
+        self._check_loaded()
         recipe = self._recipe_for(optimizer)
         target = Target.of(net, optimizer, scheduler)
         if self._settings.rounds is not None:
@@ -122,6 +123,15 @@ class Client:
         except BaseException as error:
             self._end(error)
             raise
+
+    def _check_loaded(self) -> None:
+        """Refuse the state of another kind of training, whose weights mean something else."""
+        alone = self._settings.rounds is not None
+        if self._loaded and ("local" in self._loaded) != alone:
+            kind, do = ("without", "leave out") if alone else ("with", "give")
+            raise ConfigError(
+                f"Client: this state is of a worker {kind} local steps: {do} local_steps="
+            )
 
     def _recipe_for(self, optimizer: Optimizer) -> Recipe:
         if self._settings.rounds is not None:
