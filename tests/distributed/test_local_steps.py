@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
 from tests.distributed.launch import run
+from tests.distributed.local_ranks import Rank, adamw
 from tests.distributed.training import backward, loss_of, network, plain_sgd, refused, weights
 from tests.local_networks import Normed
 from thinwire.local.global_weights import Changes
@@ -27,33 +28,6 @@ RECIPES = {
     "1 bit, diloco": tw.diloco(lr=0.8, momentum=0.5),
     "top-k": tw.local_average(tw.TopK(0.05, values="int8")),
 }
-
-
-def adamw(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(net.parameters(), lr=3e-3)
-
-
-class Rank:
-    """One rank that trains alone between rounds."""
-
-    def __init__(
-        self,
-        recipe: tw.Recipe | None,
-        *,
-        net: Callable[[], nn.Module] = network,
-        optimizer: Callable[[nn.Module], torch.optim.Optimizer] = adamw,
-        **options: Any,
-    ) -> None:
-        self.net: Any = net()
-        self.optimizer = optimizer(self.net)
-        self.local = tw.local_steps(self.net, self.optimizer, recipe, **options)
-
-    def train(self, steps: range) -> list[bytes]:
-        for step in steps:
-            self.optimizer.zero_grad()
-            backward(loss_of(self.net, step, dist.get_rank()))
-            self.optimizer.step()
-        return weights(self.net)
 
 
 def trained(recipe: tw.Recipe, steps: int, options: dict[str, Any]) -> tuple[list[bytes], bool]:
