@@ -24,7 +24,7 @@ COMPUTING_SECONDS = 4.0
 """More than a step takes before it waits, on a busy machine."""
 PATIENCE_SECONDS = 100.0
 
-MOMENTS: dict[str, tuple[str, dict[str, int]]] = {
+MOMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "it sends": ("_begin", {}),
     "it waits": ("_finish", {}),
     "it merges": ("merge", {}),
@@ -54,7 +54,7 @@ def strike_in(rank: Rank, moment: str, number: int) -> None:
 _kept: list[Rank] = []
 
 
-def train_with(moment: str, options: dict[str, int], number: int, seconds: float) -> Any:
+def train_with(moment: str, options: dict[str, Any], number: int, seconds: float) -> Any:
     """The error that ends training and the one after it, and how long its step took."""
     rank = Rank(tw.local_average(), every=EVERY, deadline_seconds=seconds, **options)
     _kept.append(rank)

@@ -42,6 +42,17 @@ class Fault:
         os.kill(os.getpid() if self.pid is None else self.pid, self.number)
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a worker has in the end: global weights, what it warned of, what it owes by parameter,
+    and how much was refused because it came too late."""
+
+    weights: list[bytes]
+    warned: list[str]
+    owed: dict[str, torch.Tensor]
+    refused_pieces: int
+
+
 def work(
     addresses: Sequence[str],
     recipe: Recipe,
@@ -49,8 +60,8 @@ def work(
     rounds: tw.Rounds,
     folder: Path,
     fault: Fault | None,
-) -> tuple[list[bytes], list[str]]:
-    """The global weights after ``VERSIONS`` versions and rounds, and what this worker warned of."""
+) -> Ended:
+    """Train for ``VERSIONS`` versions and rounds."""
     said = logging.handlers.BufferingHandler(1000)
     logging.getLogger("thinwire").addHandler(said)
     worker = Worker(addresses, recipe, rank, every=rounds)
@@ -70,13 +81,28 @@ def work(
                 fault.strike()
             worker.optimizer.step()
             _replace(checkpoint, worker.save())
-        return worker.shown(), [record.getMessage() for record in said.buffer]
+        client.state_dict()  # so that all is acknowledged, or refused
+        warned = [record.getMessage() for record in said.buffer]
+        return Ended(worker.shown(), warned, _owed(client), client.stats().refused_pieces)
 
 
 def pushed(folder: Path, rank: int) -> list[dict[str, torch.Tensor]]:
     """What this worker pushed in each round, by parameter."""
     files = sorted(folder.glob(f"pushed-{rank}-*.pt"))
     return [torch.load(file, weights_only=True) for file in files]
+
+
+def _owed(client: tw.Client) -> dict[str, torch.Tensor]:
+    attached = client._joined()
+    residuals, kept = attached.role.compressor.state_dict(), attached.pushing._refused.kept
+    owed = {name: torch.zeros(x.numel()) for name, x in attached.target.parameters.items()}
+    for piece in attached.servers.pieces:
+        part = owed[piece.key.name][piece.start : piece.stop]
+        if "residual" in residuals.get(piece.name, {}):
+            part += residuals[piece.name]["residual"]
+        if piece.name in kept:
+            part += kept[piece.name]
+    return owed
 
 
 def _note_rounds(worker: Worker, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Workers and servers of local steps are killed in any part of a round.
+"""Workers and servers of local steps are killed, and workers frozen, in any part of a round.
 
 What servers have not counted is made again from a checkpoint, bit for bit. What they have counted
 is not pushed twice: then the worker goes on from the global weights, and says what is lost.
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,13 +25,14 @@ from tests.faults.rounds import (
     PUSHING,
     VERSIONS,
     WAITING,
+    Ended,
     Fault,
     pushed,
     work,
 )
 from tests.server.balance import SHAPES, Kept, owed_by, updates_of
 from tests.server.local_workers import WORKERS, adamw
-from tests.server.processes import PATIENCE_SECONDS, Process, ServerProcess
+from tests.server.processes import PATIENCE_SECONDS, Process, ServerProcess, wait_until
 from tests.server.servers import loss_of, network, weights
 from thinwire.recipe import Recipe
 from thinwire.server.settings import Rules
@@ -66,7 +66,7 @@ class Run:
     def others(self) -> list[Process]:
         return [self.start(rank) for rank in range(WORKERS) if rank != VICTIM]
 
-    def worker_dies_at(self, moment: str) -> list[tuple[list[bytes], list[str]]]:
+    def worker_dies_at(self, moment: str) -> list[Ended]:
         """It is started again from its checkpoint. What all return, the victim's last."""
         others, victim = self.others(), self.start(VICTIM, Fault(moment))
         victim.process.join(PATIENCE_SECONDS)
@@ -74,7 +74,7 @@ class Run:
         again = self.start(VICTIM)
         return [process.result() for process in (*others, again)]
 
-    def server_dies_at(self, moment: str) -> list[tuple[list[bytes], list[str]]]:
+    def server_dies_at(self, moment: str) -> list[Ended]:
         """It is started again, while workers wait for it."""
         server = self.servers[1]
         workers = [*self.others(), self.start(VICTIM, Fault(moment, server.process.pid))]
@@ -83,11 +83,25 @@ class Run:
         server.start()
         return [worker.result() for worker in workers]
 
+    def worker_stops_at(self, moment: str) -> list[Ended]:
+        """It goes on when the others have made two rounds or all, without it."""
+        victim, others = self.start(VICTIM, Fault(moment, number=signal.SIGSTOP)), self.others()
+        wait_until(partial(is_stopped, victim), "the worker stops")
+        before = len(pushed(self.folder, 0))
+        wait_until(lambda: len(pushed(self.folder, 0)) >= min(VERSIONS, before + 3), "others go on")
+        victim.signal(signal.SIGCONT)
+        return [process.result() for process in (*others, victim)]
+
     def kept(self, rules: Rules) -> list[Kept]:
         """What the servers hold in the end."""
         for server in self.servers:
             server.kill()
         return [Kept.by_log(s.folder / "log", self.recipe, rules) for s in self.servers]
+
+
+def is_stopped(process: Process) -> bool:
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    return "State:\tT" in status
 
 
 @contextmanager
@@ -114,8 +128,8 @@ def test_a_worker_killed_after_a_checkpoint_of_its_last_push_changes_no_bit(
 ) -> None:
     with running(tmp_path, ONE_BIT, rounds) as run:
         found = run.worker_dies_at(moment)
-    assert [own for own, _ in found] == [undisturbed(ONE_BIT, rounds)] * WORKERS
-    assert not any("lost" in text for _, said in found for text in said)
+    assert [one.weights for one in found] == [undisturbed(ONE_BIT, rounds)] * WORKERS
+    assert not any("lost" in text for one in found for text in one.warned)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +150,7 @@ def test_a_server_killed_in_any_part_of_a_round_changes_no_bit(
 ) -> None:
     with running(tmp_path, ONE_BIT, rounds) as run:
         found = run.server_dies_at(moment)
-    assert [own for own, _ in found] == [undisturbed(ONE_BIT, rounds)] * WORKERS
+    assert [one.weights for one in found] == [undisturbed(ONE_BIT, rounds)] * WORKERS
 
 
 @pytest.mark.parametrize(
@@ -154,9 +168,9 @@ def test_a_worker_killed_after_servers_have_counted_its_round_goes_on_with_the_o
 ) -> None:
     with running(tmp_path, ONE_BIT, rounds) as run:
         found = run.worker_dies_at(moment)
-    assert found[0][0] == found[1][0] == found[2][0]
+    assert found[0].weights == found[1].weights == found[2].weights
     of_round = "pushed 3 rounds before it was lost, its checkpoint is of round 2 and step 11"
-    assert [text for text in found[-1][1] if of_round in text]
+    assert [text for text in found[-1].warned if of_round in text]
 
 
 @pytest.mark.parametrize("who", ["worker", "server"])
@@ -167,16 +181,39 @@ def test_I4_with_a_quorum_no_push_is_lost_or_counted_twice(
     """All that was pushed is in updates, whoever was killed when: nothing is owed in float32."""
     recipe = tw.local_average(tw.Float32())
     with running(tmp_path, recipe, AT_ONCE, quorum=2, staleness=100) as run:
-        run.worker_dies_at(moment) if who == "worker" else run.server_dies_at(moment)
+        found = run.worker_dies_at(moment) if who == "worker" else run.server_dies_at(moment)
         kept = run.kept(Rules(WORKERS, 2, 100))
-    check_conserved(kept, [pushed(tmp_path, rank) for rank in range(WORKERS)])
+    check_conserved(kept, tmp_path, found)
 
 
-def check_conserved(kept: Sequence[Kept], rounds: Sequence[Sequence[dict[str, Any]]]) -> None:
+@pytest.mark.parametrize("staleness", [100, 1])
+@pytest.mark.parametrize(
+    ("moment", "rounds", "recipe"),
+    [
+        (ALONE, AT_ONCE, tw.local_average(tw.Float32())),
+        (PUSHING, AT_ONCE, tw.local_average()),
+        (OVERLAP, DELAYED, tw.local_average()),
+        (WAITING, AT_ONCE, ONE_BIT),
+    ],
+    ids=["alone", "pushing", "overlap", "waiting"],
+)
+def test_I4_a_worker_that_is_frozen_for_some_rounds_loses_nothing(
+    moment: str, rounds: tw.Rounds, recipe: Recipe, staleness: int, tmp_path: Path
+) -> None:
+    """The others go on; what it pushes afterwards is counted, or refused as too old and owed."""
+    with running(tmp_path, recipe, rounds, quorum=2, staleness=staleness) as run:
+        found = run.worker_stops_at(moment)
+        kept = run.kept(Rules(WORKERS, 2, staleness))
+    check_conserved(kept, tmp_path, found)
+    assert not any("lost" in text for one in found for text in one.warned)
+    if moment == ALONE:
+        assert (found[-1].refused_pieces > 0) == (staleness == 1)
+
+
+def check_conserved(kept: Sequence[Kept], folder: Path, ended: Sequence[Ended]) -> None:
+    rounds = [changes for rank in range(WORKERS) for changes in pushed(folder, rank)]
     for name, shape in SHAPES.items():
-        given = torch.zeros(shape, dtype=torch.float64)
-        for own in rounds:
-            for changes in own:
-                given += changes[name].double().view(shape) / WORKERS
-        total = updates_of(kept, name) + owed_by(kept, name)
-        torch.testing.assert_close(total.double(), given, rtol=1e-5, atol=1e-6)
+        given = sum(changes[name].double().view(shape) / WORKERS for changes in rounds)
+        owed = sum(one.owed[name].double().view(shape) / WORKERS for one in ended)
+        total = updates_of(kept, name) + owed_by(kept, name) + owed
+        torch.testing.assert_close(total, given, rtol=1e-5, atol=1e-5)
