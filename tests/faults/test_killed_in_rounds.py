@@ -173,6 +173,13 @@ def test_a_worker_killed_after_servers_have_counted_its_round_goes_on_with_the_o
     assert [text for text in found[-1].warned if of_round in text]
 
 
+def test_a_worker_that_chooses_its_steps_goes_on_with_the_others_too(tmp_path: Path) -> None:
+    with running(tmp_path, ONE_BIT, tw.Rounds("auto", most=4)) as run:
+        found = run.worker_dies_at(WAITING)
+    assert found[0].weights == found[1].weights == found[2].weights
+    assert [text for text in found[-1].warned if "pushed 3 rounds before it was lost" in text]
+
+
 @pytest.mark.parametrize("who", ["worker", "server"])
 @pytest.mark.parametrize("moment", [ALONE, WAITING, MERGING])
 def test_I4_with_a_quorum_no_push_is_lost_or_counted_twice(

@@ -129,8 +129,8 @@ class Watched:
 
         def watched(names: Iterable[str], *, goes_on: bool) -> Changes:
             changes = take(names, goes_on=goes_on)
-            for name, flat in changes.flat.items():
-                self.changed[name] += flat
+            for name in self.changed:
+                self.changed[name] += changes.flat[name]
             return changes
 
         weights_.changes = watched  # type: ignore[method-assign]
@@ -140,7 +140,9 @@ class Watched:
 
 
 @pytest.mark.parametrize(("quorum", "staleness"), [(1, 100), (2, 100), (1, 0), (3, 0)])
-@pytest.mark.parametrize("rounds", [tw.Rounds(3), tw.Rounds(3, delay=1)], ids=repr)
+@pytest.mark.parametrize(
+    "rounds", [tw.Rounds(3), tw.Rounds(3, delay=1), tw.Rounds("auto", most=3)], ids=repr
+)
 @pytest.mark.parametrize("codec", [None, tw.TopK(0.05)], ids=repr)
 def test_I4_nothing_that_was_changed_is_lost(
     codec: tw.TopK | None, rounds: tw.Rounds, quorum: int, staleness: int

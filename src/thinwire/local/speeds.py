@@ -66,7 +66,8 @@ class Speeds:
         if speed is not None:
             self._own = (self._own + speed) / 2 if self._own else speed
         # A mean over all workers is to move it by the whole difference to what is told already,
-        # also if that is still on its way.
+        # also if that is still on its way. If some of that was lost, it is noticed by and by.
+        self._told += (float(known[self._rank]) - self._told) / 4
         self.sent.copy_(known)
         self.sent[self._rank] += self._workers * (self._own - self._told)
         self._told = self._own
