@@ -296,11 +296,13 @@ def misused() -> list[str]:
         refused(local(recipe=tw.doublesqueeze(clip_norm=1.0))),
         refused(local(net=DistributedDataParallel(net))),
         refused(local(every=4, delay=3, fragments=2)),
+        refused(local(every="auto")),
         refused(local(recipe=tw.local_average(tw.OneBit()), net=Normed())),
         refused(lambda: tw.compress_module(net, tw.diloco(), optimizer=optimizer)),
     ]
     rank = Rank(None, every=4)
     with rank.local.global_weights():
+        found.append(refused(rank.local.synchronize))
         found.append(refused(lambda: rank.train(range(1))))
     return found
 
@@ -312,8 +314,10 @@ def test_what_does_not_fit_is_refused_with_what_to_use() -> None:
         "clip gradients before optimizer.step()",
         "give the network itself, model.module",
         "use delay=2 or less",
+        "ranks of a process group exchange after the same number of steps",
         "the optimizer has a parameter",
         "for local steps",
+        "synchronize() within global_weights()",
         "an optimizer step within global_weights()",
     ]
     for found in run(misused, ranks=2):
