@@ -1,8 +1,9 @@
-"""``Hosts``: simulated hosts on this machine, joined by links of a limited rate.
+"""``Hosts``: simulated hosts on this machine, joined by links of a limited rate, and of a length.
 
 A host is a network namespace. All are on one bridge, which is in a namespace of its own without a
-route out of it: this machine's network is not touched. They are removed when the benchmark ends;
-the next benchmark removes what a killed one has left.
+route out of it: this machine's network is not touched. With a delay a process there forwards
+packets instead of the bridge (``delay.py``). All are removed when the benchmark ends; the next
+benchmark removes what a killed one has left.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from thinwire.errors import ConfigError
+from thinwire.checks import check_at_least
+from thinwire.errors import ConfigError, ThinwireError
+from thinwire_lab.processes import ChildProcess
 
 INTERFACE = "eth0"
 
@@ -36,6 +41,7 @@ The kernel would cut larger ones into frames, which no real card makes it do: th
 times the processor time of a step."""
 _LATENCY = "50ms"
 _DEADLINE_SECONDS = 30.0
+_POLL_SECONDS = 0.1
 _MOST_HOSTS = 200
 _NAME = re.compile(r"twbench([0-9]+)x([0-9]+)(-[0-9]+)?")
 _TERMINATED = 128 + signal.SIGTERM
@@ -58,11 +64,14 @@ class Host:
 class Hosts:
     """Hosts that reach each other and nothing else, as fast as the machine can until ``limit``."""
 
-    def __init__(self, switch: str, count: int) -> None:
+    def __init__(self, switch: str, count: int, *, bridged: bool = True) -> None:
+        """Ports that are not ``bridged`` wait for a program that forwards packets."""
         self._switch = switch
         _run("ip", "netns", "add", switch)
-        _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
-        _run("ip", "-n", switch, "link", "set", "bridge", "up")
+        if bridged:
+            _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+            _run("ip", "-n", switch, "link", "set", "bridge", "up")
+        self._join = ("master", "bridge") if bridged else ()
         self.hosts = [self._add(number) for number in range(count)]
 
     def limit(self, bits_per_second: int | None) -> None:
@@ -77,7 +86,7 @@ class Hosts:
         _run("ip", "netns", "add", host.name)
         pair = ("type", "veth", "peer", "name", _port(number), "netns", self._switch)
         _run("ip", "-n", host.name, "link", "add", INTERFACE, *pair)
-        _run("ip", "-n", self._switch, "link", "set", _port(number), "master", "bridge", "up")
+        _run("ip", "-n", self._switch, "link", "set", _port(number), *self._join, "up")
         _run("ip", "-n", host.name, "address", "add", f"{host.address}/24", "dev", INTERFACE)
         _run("ip", "-n", host.name, "link", "set", INTERFACE, "gso_max_size", str(_PACKET_NBYTES))
         for interface in ("lo", INTERFACE):
@@ -90,17 +99,52 @@ def _port(number: int) -> str:
 
 
 @contextmanager
-def hosts(count: int) -> Iterator[Hosts]:
-    """Make ``count`` hosts. At the end, all programs on them are killed."""
+def hosts(count: int, *, delay_seconds: float = 0.0) -> Iterator[Hosts]:
+    """Make ``count`` hosts. At the end, all programs on them are killed.
+
+    ``delay_seconds`` is added to a round trip between any two, half of it on each way.
+    """
+    check_at_least(delay_seconds, 0, owner="bench", field="delay_seconds")
     _check_allowed(count)
     name = f"twbench{os.getpid()}x{_started(os.getpid())}"
     with _sigterm_as_exit():
         _remove(_abandoned())
         try:
-            yield Hosts(name, count)
+            network = Hosts(name, count, bridged=not delay_seconds)
+            with _switch(name, count, delay_seconds / 2) if delay_seconds else nullcontext():
+                yield network
         finally:
             with _signals_ignored():
                 _remove([other for other in _made() if other.startswith(name)])
+
+
+@contextmanager
+def _switch(namespace: str, ports: int, seconds: float) -> Iterator[None]:
+    """Forward packets there, each after so many seconds."""
+    arguments = (f"{seconds}", *(_port(number) for number in range(ports)))
+    module, prefix = "thinwire_lab.bench.delay", ("ip", "netns", "exec", namespace)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        process = ChildProcess(
+            "delay", module, *arguments, folder=folder, environment={}, prefix=prefix
+        )
+        try:
+            _wait_until_ready(process)
+            yield
+        except Exception as error:
+            if process.exit_code is not None:
+                reason = process.last_error() or f"exit code {process.exit_code}"
+                raise ThinwireError(f"bench: nothing forwards packets: {reason}") from error
+            raise
+        finally:
+            process.kill()
+
+
+def _wait_until_ready(process: ChildProcess) -> None:
+    ends = time.monotonic() + _DEADLINE_SECONDS
+    while process.read_line(_POLL_SECONDS) is None:
+        if process.exit_code is not None or time.monotonic() > ends:
+            raise ThinwireError("bench: the program that delays packets did not start")
 
 
 def _check_allowed(count: int) -> None:
