@@ -11,7 +11,14 @@ import click
 
 from thinwire.cli.files import OutFile, write_json
 from thinwire.cli.start import INTERRUPTED
-from thinwire_lab.bench.links.cases import CASES, DEFAULT_CASES, RATES, LinkModel, LinksBench
+from thinwire_lab.bench.links.cases import (
+    CASES,
+    DEFAULT_CASES,
+    NO_DELAY,
+    RATES,
+    LinkModel,
+    LinksBench,
+)
 from thinwire_lab.bench.links.models import MODELS
 from thinwire_lab.bench.links.report import check_plotting, plot_links
 from thinwire_lab.bench.links.run import bench_links
@@ -34,6 +41,13 @@ from thinwire_lab.cli.show.bench_links import print_links_report
     default=RATES,
     show_default=True,
     help="Rate of each host's link, such as 1gbit, or unlimited. Repeat it for more.",
+)
+@click.option(
+    "--delay",
+    default=NO_DELAY,
+    show_default=True,
+    help="Added to a round trip between any two hosts, half of it on each way: what ping shows, "
+    "such as 50ms.",
 )
 @click.option(
     "--case",

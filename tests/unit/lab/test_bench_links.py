@@ -28,6 +28,7 @@ from thinwire_lab.bench.links.cases import (
     SERVERS,
     LinkModel,
     LinksBench,
+    delay_seconds_of,
 )
 from thinwire_lab.bench.links.models import (
     BERT,
@@ -132,6 +133,16 @@ def test_servers_are_there_if_a_case_needs_them() -> None:
     assert bench(hosts=4, cases=("ddp", "dgc-servers")).servers() == 4
 
 
+def test_a_turn_is_whole_rounds() -> None:
+    assert [ONE_BIT.turn(steps) for steps in (1, 3, 40)] == [1, 3, 40]
+    assert [CASES["local"].turn(steps) for steps in (1, 32, 33)] == [32, 32, 64]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("50ms", 0.05), ("0.5ms", 5e-4), ("250us", 2.5e-4)])
+def test_delays_are_read(text: str, seconds: float) -> None:
+    assert delay_seconds_of(text) == pytest.approx(seconds)
+
+
 def test_deadlines_leave_time_for_the_link() -> None:
     dense_seconds = 8 * LinkModel().nbytes / 1e8
     assert bench().seconds_for("100mbit", 3) > 60 + 3 * 2 * dense_seconds
@@ -141,7 +152,7 @@ def test_deadlines_leave_time_for_the_link() -> None:
 def test_what_does_not_fit_into_memory_is_refused() -> None:
     large = bench(model=LinkModel(BERT))
     large.check_memory(large.needed_nbytes())
-    with pytest.raises(ConfigError, match=r"19 cases on 2 hosts need about .* choose fewer"):
+    with pytest.raises(ConfigError, match=r"23 cases on 2 hosts need about .* choose fewer"):
         large.check_memory(large.needed_nbytes() - 1)
     assert bench(cases=("ddp",)).needed_nbytes() < large.needed_nbytes() / 4
 
@@ -188,9 +199,10 @@ def test_ratios_are_to_the_same_rate() -> None:
     assert (one_bit.samples.best, one_bit.samples.median) == (2.0, 3.0)
     assert one_bit.ddp == Ratio(5.0, 20.0 / 3.0)
     assert one_bit.none == Ratio(2.0, 1.5)
+    assert one_bit.computing == pytest.approx(2 / 3)
     assert one_bit.link == pytest.approx(8 * 2000 / 1e9 / 2.0)
     served = rows["unlimited", CASES["dgc-servers"]]
-    assert (served.ddp, served.none, served.link) == (None, None, None)
+    assert (served.ddp, served.none, served.link, served.computing) == (None,) * 4
 
 
 def test_table_and_json_have_every_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +240,8 @@ def test_a_plot_without_matplotlib_is_refused_before_the_run(
     ("option", "value"),
     [
         ("--rate", "fast"),
+        ("--delay", "50"),
+        ("--delay", "-5ms"),
         ("--hosts", "1"),
         ("--width", "0"),
         ("--batch", "0"),
@@ -280,6 +294,33 @@ def test_command_measures_every_case_and_ctrl_c_keeps_it(
     check_bytes(written)
     check_trace(json.loads(trace.read_text())["traceEvents"], chosen)
     assert f"twbench{os.getpid()}" not in output_of("ip", "netns", "list")
+
+
+@needs_rights
+def test_local_steps_are_measured_in_whole_rounds_also_over_a_delay(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    chosen = ("none", "ddp", "post-local", "local", "local-overlap", "local-float32")
+    cases = [word for case in chosen for word in ("--case", case)]
+    link = ["--rate", "100mbit", "--delay", "20ms"]
+    result = CliRunner().invoke(main, [*TINY, *cases, *link, "--rounds", "2", "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "100mbit, 20ms round trip, 2 hosts" in result.stdout
+    written = json.loads(out.read_text())
+    rows = {row["case"]: row for row in written["rows"]}
+    assert written["round_trip_ms"] == 20
+    assert all(len(row["seconds"]) == 2 for row in rows.values()), "a round, or a step, in a turn"
+    check_rounds(rows, written["dense_nbytes"])
+
+
+def check_rounds(rows: dict[str, Any], dense: int) -> None:
+    """One exchange in 32 steps: of all weights, or of a bit for each; and nothing is overlooked
+    that is under way when a turn begins or ends."""
+    for name in ("post-local", "local-float32"):
+        assert dense < 32 * rows[name]["sent_nbytes"] < 1.5 * dense, name
+    bits = [32 * rows[name]["sent_nbytes"] for name in ("local", "local-overlap")]
+    assert dense / 32 < min(bits) <= max(bits) < dense / 4
+    assert rows["ddp"]["best_ms"] > 20
+    assert rows["local"]["best_ms"] > 20 / 32
 
 
 def interrupt_at(text: str) -> Callable[..., None]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from thinwire.checks import check_at_least, check_choice, check_positive, check_whole
 from thinwire.errors import ConfigError
+from thinwire.local.rounds import Rounds
 from thinwire_lab.bench.links.models import BACKWARD_MS, LINEAR, MODELS, shapes_of
 from thinwire_lab.bench.rounds import Limits
 from thinwire_lab.bench.server.cells import read_rate
 from thinwire_lab.bench.synthetic import BACKWARDS
 
 UNLIMITED = "unlimited"
+NO_DELAY = "0ms"
 RATES = ("100mbit", "1gbit", "10gbit", UNLIMITED)
 SERVERS = "servers"
 
@@ -29,7 +33,7 @@ class LinkCase:
     """One way to exchange gradients. ``copies`` is its memory on a host, in gradients.
 
     Thinwire's cases have a ``recipe``, as in Python, and an ``exchange``, with DDP or without.
-    Others are known by name.
+    Others are known by name. With ``rounds`` weights are exchanged instead, every so many steps.
     """
 
     name: str
@@ -38,6 +42,16 @@ class LinkCase:
     recipe: str = ""
     exchange: str = ""
     ddp: bool = True
+    rounds: Rounds | None = None
+
+    def turn(self, steps: int) -> int:
+        """The steps of its turn: at least so many, and whole rounds."""
+        return steps if self.rounds is None else math.ceil(steps / self.period) * self.period
+
+    @property
+    def period(self) -> int:
+        """Steps after which it does the same again."""
+        return 1 if self.rounds is None else self.rounds.longest
 
 
 NONE = LinkCase("none", "no communication", 1)
@@ -48,6 +62,10 @@ POWERSGD = {
     LinkCase("powersgd1", "PowerSGD rank 1", 3): 1,
     LinkCase("powersgd4", "PowerSGD rank 4", 3): 4,
 }
+EVERY = 32
+_LATER = 16
+"""Steps of an exchange that is under way while training goes on."""
+POST_LOCAL = LinkCase("post-local", f"post-local SGD, every {EVERY}", 2.5, rounds=Rounds(EVERY))
 _ONE_BIT, _TOPK = "doublesqueeze(OneBit())", "doublesqueeze(TopK(0.001))"
 _DGC = "dgc(0.001, warmup_steps=0)"
 _ADAM = "adam(first=1)"
@@ -73,13 +91,39 @@ OURS_ON_SERVERS = (
     LinkCase("onebit-servers", "1-bit, servers", 6, _ONE_BIT, SERVERS),
     LinkCase("dgc-servers", "DGC 0.1 %, servers", 6, _DGC, SERVERS),
 )
+_DILOCO = "diloco(lr=0.8, momentum=0.5)"
+OURS_LOCAL = (
+    LinkCase(
+        "local", f"1-bit, every {EVERY}", 6, _DILOCO, "sharded", ddp=False, rounds=Rounds(EVERY)
+    ),
+    LinkCase(
+        "local-overlap",
+        f"1-bit, every {EVERY}, overlapped",
+        7,
+        _DILOCO,
+        "sharded",
+        ddp=False,
+        rounds=Rounds(EVERY, _LATER),
+    ),
+    LinkCase(
+        "local-float32",
+        f"DiLoCo float32, every {EVERY}",
+        8,
+        "diloco(Float32())",
+        "sharded",
+        ddp=False,
+        rounds=Rounds(EVERY),
+    ),
+)
 CASES = {
     case.name: case
     for case in (
         *(NONE, SILENT, DDP, FP16),
         *POWERSGD,
+        POST_LOCAL,
         *OURS,
         *OURS_WITHOUT_DDP,
+        *OURS_LOCAL,
         *OURS_ON_SERVERS,
     )
 }
@@ -132,9 +176,10 @@ class LinkModel:
 
 @dataclass(frozen=True, slots=True)
 class LinksBench:
-    """What to measure: in its turn a case makes ``steps`` steps.
+    """What to measure: in its turn a case makes ``steps`` steps, or whole rounds.
 
-    ``limits`` are those of each of the ``rates``. A request must be answered within
+    ``limits`` are those of each of the ``rates``. ``delay`` is added to a round trip between any
+    two hosts, half of it on each way. A request must be answered within
     ``deadline_seconds`` and the time that the link itself needs. ``trace`` is a file for the
     timeline of some more steps of every case.
     """
@@ -143,6 +188,7 @@ class LinksBench:
     model: LinkModel = field(default_factory=LinkModel)
     rates: tuple[str, ...] = RATES
     cases: tuple[str, ...] = DEFAULT_CASES
+    delay: str = NO_DELAY
     hosts: int = 2
     steps: int = 3
     deadline_seconds: float = 60.0
@@ -156,6 +202,7 @@ class LinksBench:
             check_choice(name, tuple(CASES), owner="bench", field="case")
         for rate in self.rates:
             rate_of(rate)
+        delay_seconds_of(self.delay)
         if not (self.rates and self.cases):
             raise ConfigError("bench: at least one rate and one case are needed")
 
@@ -193,3 +240,14 @@ class LinksBench:
 def rate_of(text: str) -> int | None:
     """Bits per second of "100mbit" or "1gbit"; None for UNLIMITED."""
     return None if text == UNLIMITED else read_rate(text, otherwise=UNLIMITED)
+
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def delay_seconds_of(text: str) -> float:
+    """Of "50ms", "0.5ms" or "1s"."""
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(us|ms|s)", text)
+    if match is None:
+        raise ConfigError(f"bench: delay {text!r}, expected a time such as 50ms")
+    return float(match[1]) * _SECONDS[match[2]]

@@ -1,25 +1,39 @@
-"""``wrap``: a network with the exchange of a case: plain DDP, with torch's hooks, or with ours."""
+"""``wrap``: a network with the exchange of a case: plain DDP, with torch's ways, or with ours."""
 
 # No "from __future__ import annotations": DDP reads the hook's annotations as objects.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+)
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from thinwire.hooks.ddp import compress_ddp
-from thinwire.hooks.handle import Compression
+from thinwire.hooks.local_steps import local_steps
 from thinwire.hooks.module import compress_module
+from thinwire.hooks.rank_handle import RankHandle
 from thinwire.optim import SGD, AdamW
 from thinwire.recipe_text import read_recipe
-from thinwire_lab.bench.links.cases import FP16, NONE, POWERSGD, SERVERS, SILENT, LinkCase
+from thinwire_lab.bench.links.cases import (
+    FP16,
+    NONE,
+    POST_LOCAL,
+    POWERSGD,
+    SERVERS,
+    SILENT,
+    LinkCase,
+)
 
 LEARNING_RATE = 1e-6
 
@@ -31,14 +45,27 @@ _ONE_BUCKET_MB = 100_000.0
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """A network as a case trains it."""
+    """A network as a case trains it, and what comes after each step of the optimizer."""
 
     model: nn.Module
-    compression: Compression | None = None
+    compression: RankHandle | None = None
+    after_step: Callable[[], None] | None = None
 
 
-def optimizer_for(case: LinkCase, net: nn.Module) -> Optimizer:
+class Still(Optimizer):
+    """An optimizer that takes no time and moves nothing, for cases that count its steps."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net.parameters(), {})
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]  # there is no loss
+        pass
+
+
+def optimizer_for(case: LinkCase, net: nn.Module, *, applies: bool) -> Optimizer:
     """One that moves nothing much. AdamW has its momentum already, for cases that send it."""
+    if not applies and case.rounds is not None:
+        return Still(net)
     if not case.recipe or not read_recipe(case.recipe).shares_momentum:
         return SGD(net.parameters(), lr=LEARNING_RATE)
     optimizer = AdamW(net.parameters(), lr=LEARNING_RATE)
@@ -74,6 +101,8 @@ def wrap(
             None, matrix_approximation_rank=POWERSGD[case], start_powerSGD_iter=POWERSGD_START
         )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    if case == POST_LOCAL:
+        return _post_local(case, ddp)
     if not case.recipe:
         return Wrapped(ddp)
     compression = compress_ddp(
@@ -88,9 +117,30 @@ def wrap(
     return Wrapped(ddp, compression)
 
 
+def _post_local(case: LinkCase, ddp: DistributedDataParallel) -> Wrapped:
+    """Without a mean of gradients on each host, because there is one process on it."""
+    state = post_localSGD_hook.PostLocalSGDState(  # type: ignore[no-untyped-call]  # torch's own
+        None, None, start_localSGD_iter=0, post_local_gradient_allreduce=False
+    )
+    ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    averager = PeriodicModelAverager(case.period)
+    return Wrapped(ddp, after_step=lambda: averager.average_parameters(ddp.parameters()))
+
+
 def _without_ddp(
     case: LinkCase, net: nn.Module, optimizer: Optimizer, deadline_seconds: float
-) -> Compression:
+) -> RankHandle:
+    if case.rounds is not None:
+        return local_steps(
+            net,
+            optimizer,
+            read_recipe(case.recipe),
+            every=case.period,
+            delay=case.rounds.delay,
+            exchange=case.exchange,
+            init_sync=False,
+            deadline_seconds=deadline_seconds,
+        )
     return compress_module(
         net,
         read_recipe(case.recipe),

@@ -10,7 +10,15 @@ from typing import Any
 
 from thinwire.errors import ConfigError
 from thinwire_lab.bench.hosts import burst_nbytes
-from thinwire_lab.bench.links.cases import DDP, NONE, LinkCase, LinkModel, rate_of
+from thinwire_lab.bench.links.cases import (
+    DDP,
+    NO_DELAY,
+    NONE,
+    LinkCase,
+    LinkModel,
+    delay_seconds_of,
+    rate_of,
+)
 from thinwire_lab.bench.machine import Machine
 from thinwire_lab.bench.report import Json, Ratio
 from thinwire_lab.bench.rounds import Samples
@@ -21,7 +29,8 @@ Blocks = Mapping[tuple[str, LinkCase], Sequence["Block"]]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some steps of a case. Seconds are those of the slowest host, one for each step.
+    """Some steps of a case. Seconds are those of the slowest host, one for each step, or of a step
+    on average, one for each round.
 
     The rest is per step and of one host on average: bytes that passed its interface, processor time
     of its trainer, and of its server.
@@ -54,6 +63,11 @@ class LinkRow:
     none: Ratio | None
 
     @property
+    def computing(self) -> float | None:
+        """The share of its time that a host computes: that without communication over its own."""
+        return None if self.none is None else 1 / self.none.median
+
+    @property
     def link(self) -> float | None:
         bits = rate_of(self.rate)
         if bits is None:
@@ -67,10 +81,12 @@ class LinkRow:
             "label": self.case.label,
             "recipe": self.case.recipe,
             "exchange": self.case.exchange,
+            "rounds": self.case.rounds and asdict(self.case.rounds),
             "best_ms": 1e3 * self.samples.best,
             "median_ms": 1e3 * self.samples.median,
             "times_faster_than_ddp": self.ddp and asdict(self.ddp),
             "times_of_no_communication": self.none and asdict(self.none),
+            "computing": self.computing,
             "sent_nbytes": self.sent_nbytes,
             "received_nbytes": self.received_nbytes,
             "link_used": self.link,
@@ -93,6 +109,7 @@ class LinksReport:
     others: float
     interrupted: bool
     rows: tuple[LinkRow, ...]
+    delay: str = NO_DELAY
 
     def rates(self) -> list[str]:
         return list(dict.fromkeys(row.rate for row in self.rows))
@@ -105,6 +122,7 @@ class LinksReport:
             "dense_nbytes": self.model.nbytes,
             "hosts": self.hosts,
             "steps": self.steps,
+            "round_trip_ms": 1e3 * delay_seconds_of(self.delay),
             "burst_nbytes": {rate: _burst(rate) for rate in self.rates()},
             "others": self.others,
             "interrupted": self.interrupted,
@@ -172,7 +190,8 @@ def plot_links(report: LinksReport, file: Path) -> None:
     axes.set_xticks(range(len(rates)), rates)
     axes.set_xlabel("link of each host")
     axes.set_ylabel("best step, ms")
-    axes.set_title(f"{report.model.name}, {report.model.numel:,} parameters, {report.hosts} hosts")
+    title = f"{report.model.name}, {report.model.numel:,} parameters, {report.hosts} hosts"
+    axes.set_title(title if report.delay == NO_DELAY else f"{title}, {report.delay} round trip")
     axes.grid(visible=True, which="both", alpha=0.3)
     figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(file, dpi=150)

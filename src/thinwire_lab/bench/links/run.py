@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from thinwire_lab.bench.links.cases import (
     UNLIMITED,
     LinkCase,
     LinksBench,
+    delay_seconds_of,
     rate_of,
 )
 from thinwire_lab.bench.links.report import Block, LinksReport, make_link_rows
@@ -44,7 +45,8 @@ def bench_links(bench: LinksBench, watch: Watcher) -> LinksReport:
     interrupted = False
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        network = stack.enter_context(hosts(bench.hosts))
+        delay = delay_seconds_of(bench.delay)
+        network = stack.enter_context(hosts(bench.hosts, delay_seconds=delay))
         prepared = _Cases(bench, stack.enter_context(ProcessPool(folder)), network, folder, watch)
         try:
             _measure(bench, prepared, blocks, watch)
@@ -58,6 +60,7 @@ def bench_links(bench: LinksBench, watch: Watcher) -> LinksReport:
         model=bench.model,
         hosts=bench.hosts,
         steps=bench.steps,
+        delay=bench.delay,
         others=family_usage().others_since(before),
         interrupted=interrupted,
         rows=make_link_rows(blocks),
@@ -111,17 +114,18 @@ class _Cases:
     def limit(self, rate: str) -> None:
         self._network.limit(rate_of(rate))
 
-    def run(self, rate: str, case: LinkCase, steps: int) -> Block:
+    def run(self, rate: str, case: LinkCase, least_steps: int) -> Block:
         """Some steps of a case, at the rate that links have now."""
+        steps = case.turn(least_steps)
         used = self._cluster.server_cpu_seconds()
         seconds = self._bench.seconds_for(rate, steps + 1)
         run = Run(self._cells[case], steps)
         replies = self._cluster.ask(((worker, run) for worker in self._cluster.workers), seconds)
-        all_seconds = zip(*(reply.step_seconds for reply in replies), strict=True)
+        all_seconds = [_means(reply.step_seconds, case.period) for reply in replies]
         count = steps * len(replies)
         used = self._cluster.server_cpu_seconds() - used
         return Block(
-            seconds=tuple(max(of_hosts) for of_hosts in all_seconds),
+            seconds=tuple(max(of_hosts) for of_hosts in zip(*all_seconds, strict=True)),
             sent_nbytes=sum(reply.sent_nbytes for reply in replies) / count,
             received_nbytes=sum(reply.received_nbytes for reply in replies) / count,
             cpu_seconds=sum(reply.cpu_seconds for reply in replies) / count,
@@ -130,14 +134,14 @@ class _Cases:
 
     def record(self, rate: str, case: LinkCase) -> None:
         """Keep the timeline of some steps."""
-        workers = self._cluster.workers
+        workers, steps = self._cluster.workers, case.turn(_TRACED_STEPS)
         files = [self._folder / f"{rate}-{case.name}-{i}" for i in range(len(workers))]
         title = f"{case.label} at {rate}"
         requests = [
-            (worker, Record(self._cells[case], _TRACED_STEPS, title, str(file)))
+            (worker, Record(self._cells[case], steps, title, str(file)))
             for worker, file in zip(workers, files, strict=True)
         ]
-        self._cluster.ask(requests, self._bench.seconds_for(rate, _TRACED_STEPS))
+        self._cluster.ask(requests, self._bench.seconds_for(rate, steps))
         self._traces += files
 
     def write_trace(self) -> None:
@@ -173,3 +177,8 @@ class _Cases:
             deadline_seconds=self._step_seconds,
             servers=servers,
         )
+
+
+def _means(seconds: Sequence[float], period: int) -> list[float]:
+    """Of each ``period``, because the steps of a round differ."""
+    return [sum(seconds[i : i + period]) / period for i in range(0, len(seconds), period)]

@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 from thinwire.errors import ConfigError
 from thinwire.watch.trace import Trace, trace
 from thinwire_lab.bench.hosts import INTERFACE
-from thinwire_lab.bench.links.cases import CASES
+from thinwire_lab.bench.links.cases import CASES, LinkCase
 from thinwire_lab.bench.links.ddp import Wrapped, optimizer_for, wait_for_all, wrap
 from thinwire_lab.bench.links.models import LINEAR, Computed, Shaped, Workload, shapes_of
 from thinwire_lab.bench.server.allreduce import make_groups
@@ -25,16 +25,34 @@ class Training:
     """One case on this host."""
 
     def __init__(
-        self, workload: Workload, wrapped: Wrapped, optimizer: Optimizer, *, applies: bool
+        self,
+        workload: Workload,
+        case: LinkCase,
+        wrapped: Wrapped,
+        optimizer: Optimizer,
+        *,
+        applies: bool,
     ) -> None:
         """``applies``: whether a step ends with that of the optimizer, or with backward."""
-        self._workload, self._optimizer, self._applies = workload, optimizer, applies
-        self._model, self.compression = wrapped.model, wrapped.compression
+        self._workload, self._case, self._optimizer = workload, case, optimizer
+        self._applies = applies or case.rounds is not None
+        self._model, self._after_step = wrapped.model, wrapped.after_step
+        self.compression = wrapped.compression
+        self._steps = 0
 
     def warm_up(self) -> None:
         """Make a step that is not timed, for caches and connections. It always ends with that of
-        the optimizer, so that momentum is what training has, and not zero for ever."""
-        self._step(None, applies=True)
+        the optimizer, so that momentum is what training has, and not zero for ever.
+
+        With rounds make those after which no exchange is under way: so each round that is timed has
+        a whole one.
+        """
+        rounds = self._case.rounds
+        if rounds is None:
+            self._step(None, applies=True)
+            return
+        while (self._steps - rounds.delay) % self._case.period:
+            self._step(None, applies=True)
 
     def step(self, tracing: Trace | None = None) -> None:
         self._step(tracing, applies=self._applies)
@@ -47,7 +65,10 @@ class Training:
         if applies:
             with _span(tracing, "optimizer"):
                 self._optimizer.step()
+        if self._after_step is not None:
+            self._after_step()
         self._optimizer.zero_grad()
+        self._steps += 1
 
 
 def _span(tracing: Trace | None, name: str) -> AbstractContextManager[object]:
@@ -89,7 +110,7 @@ class TrainerRole:
             self._workload = _workload(request)
         net = self._workload.network()
         case = CASES[request.case]
-        optimizer = optimizer_for(case, net)
+        optimizer = optimizer_for(case, net, applies=request.optimizer)
         wrapped = wrap(
             case,
             net,
@@ -99,7 +120,7 @@ class TrainerRole:
             deadline_seconds=request.deadline_seconds,
         )
         self._cells[request.cell] = Training(
-            self._workload, wrapped, optimizer, applies=request.optimizer
+            self._workload, case, wrapped, optimizer, applies=request.optimizer
         )
         return Reply()
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from thinwire_lab.bench.links.cases import SERVERS
+from thinwire_lab.bench.links.cases import NO_DELAY, SERVERS
 from thinwire_lab.bench.links.models import LINEAR
 from thinwire_lab.bench.links.report import LinkRow, LinksReport
 from thinwire_lab.bench.report import Ratio
 from thinwire_lab.cli.show.bench import closing, milliseconds, print_notes, print_rows
 
-_COLUMNS = ("case", "ms", "DDP /", "/ none", "MB out/in", "link", "cpu ms")
+_COLUMNS = ("case", "ms", "DDP /", "/ none", "computing", "MB out/in", "link", "cpu ms")
 _LEGEND = """\
-ms         of a step, best/median, as are ratios
+ms         of a step, best/median, as are ratios; of local steps the mean of a round
 DDP /      the time of DDP fp32 over this: how many times faster it is
 / none     this time over that without communication: 1 is the limit
+computing  the share of the median step that is computing: that without communication over it
 MB out/in  of one host in a step, as its interface counts them: headers and all
 link       the part of the link's rate that the best step uses
 cpu ms     processor time of a step on one host: of the trainer + of its server
@@ -35,8 +36,9 @@ def print_links_report(report: LinksReport) -> None:
 def _title(report: LinksReport, rate: str, rows: list[LinkRow]) -> str:
     numel = f"{report.model.numel:,}".replace(",", " ")
     steps = max(len(row.samples.seconds) for row in rows)
+    link = rate if report.delay == NO_DELAY else f"{rate}, {report.delay} round trip"
     return (
-        f"{rate}, {report.hosts} hosts, {report.model.name} of {numel} parameters, "
+        f"{link}, {report.hosts} hosts, {report.model.name} of {numel} parameters, "
         f"{_step(report)}; {steps} steps"
     )
 
@@ -56,6 +58,7 @@ def _cells(row: LinkRow) -> tuple[str, ...]:
         f"{milliseconds(row.samples.best)}/{milliseconds(row.samples.median)}",
         _pair(row.ddp),
         _pair(row.none),
+        "" if row.computing is None else f"{row.computing:.0%}",
         f"{_megabytes(row.sent_nbytes)}/{_megabytes(row.received_nbytes)}",
         "" if row.link is None else f"{row.link:.0%}",
         f"{milliseconds(row.cpu.median)}{servers}",
