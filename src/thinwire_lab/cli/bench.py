@@ -14,6 +14,7 @@ from thinwire_lab.bench.rounds import Limits
 from thinwire_lab.cli.bench_links import links
 from thinwire_lab.cli.bench_options import json_option
 from thinwire_lab.cli.bench_server import server
+from thinwire_lab.cli.bench_training import training
 from thinwire_lab.cli.show.bench import RoundsProgress
 from thinwire_lab.cli.show.bench_kernels import count, print_report
 
@@ -28,6 +29,7 @@ def bench() -> None:
 
 bench.add_command(links)
 bench.add_command(server)
+bench.add_command(training)
 
 
 @bench.command(short_help="Kernels beside memcpy and torch.")

@@ -130,6 +130,7 @@ class Chart:
     y_label: str
     lines: tuple[Line, ...]
     log_y: bool = False
+    log_x: bool = False
     x_names: tuple[str, ...] = ()
 
     def html(self) -> str:
@@ -150,7 +151,7 @@ class Chart:
         ys = [y for line in drawn for _, y in line.points]
         # Words are wide, so they need room at both ends.
         around = 0.5 if self.x_names else 0.0
-        x_axis = linear_axis(min(xs) - around, max(xs) + around)
+        x_axis = (log_axis if self.log_x else linear_axis)(min(xs) - around, max(xs) + around)
         y_axis = log_axis(min(ys), max(ys)) if self.log_y else linear_axis(min(ys), max(ys))
         parts = (
             *(self._y_tick(y_axis, tick) for tick in y_axis.ticks),

@@ -47,6 +47,20 @@ def test_a_chart_draws_every_line_that_has_points() -> None:
     assert Chart("title", "x", "y", ()).html() == ""
 
 
+def test_distances_along_the_bottom_are_those_of_logarithms_if_asked_for() -> None:
+    line = Line("a", ((1, 5), (10, 6), (100, 7)))
+    places = [
+        places_of(Chart("title", "x", "y", (line,), log_x=log).html()) for log in (False, True)
+    ]
+    assert places[0][1] - places[0][0] < places[0][2] - places[0][1]
+    assert places[1][1] - places[1][0] == pytest.approx(places[1][2] - places[1][1], abs=0.2)
+
+
+def places_of(html: str) -> list[float]:
+    path = html.partition('class="line')[2].partition('d="M')[2].partition('"')[0]
+    return [float(place.split()[0]) for place in path.split("L")]
+
+
 def test_more_lines_than_colours_are_dashed() -> None:
     lines = tuple(Line(str(n), ((0, n), (1, n))) for n in range(COLOURS + 1))
     assert Chart("title", "x", "y", lines).html().count("line c0") == 2

@@ -90,8 +90,33 @@ class Record:
     file: str
 
 
-Request = Listen | Used | Join | Attach | Run | Prepare | Record
-_KINDS: tuple[type[Request], ...] = (Listen, Used, Join, Attach, Run, Prepare, Record)
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """To a learner: get ready to train one ``way`` for so many ``steps``."""
+
+    way: str
+    scale: str
+    steps: int
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """To a learner: make the next steps. It replies with the training loss of the last one."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """To a learner: reply with the loss of held-out text."""
+
+
+Request = Listen | Used | Join | Attach | Run | Prepare | Record | Begin | Advance | Score
+_KINDS: tuple[type[Request], ...] = (
+    *(Listen, Used, Join, Attach, Run, Prepare, Record),
+    *(Begin, Advance, Score),
+)
 _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in _KINDS}
 
 
@@ -106,6 +131,7 @@ class Reply:
     sent_nbytes: int = 0
     received_nbytes: int = 0
     step_seconds: list[float] = field(default_factory=list)
+    loss: float | None = None
 
 
 def write_request(request: Request) -> str:

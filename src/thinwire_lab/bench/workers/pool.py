@@ -93,7 +93,7 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
         self.processes: list[PoolProcess] = []
 
     def start(self, name: str, role: str, place: Place = LOOPBACK) -> PoolProcess:
-        """Start a "server", a "worker" or a "trainer" there."""
+        """Start a "server", a "worker", a "trainer" or a "learner" there."""
         process = PoolProcess(name, role, place, self._folder)
         self.processes.append(process)
         return process

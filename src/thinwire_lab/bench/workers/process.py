@@ -1,6 +1,6 @@
-"""A process of a ``ProcessPool``: a server, a worker or a trainer.
+"""A process of a ``ProcessPool``: a server, a worker, a trainer or a learner.
 
-    python -m thinwire_lab.bench.workers.process server|worker|trainer
+    python -m thinwire_lab.bench.workers.process server|worker|trainer|learner
 
 It reads requests from stdin and writes replies to stdout, one line each (see ``messages``), until
 stdin ends. One process takes part in many cells, one after the other.
@@ -23,6 +23,7 @@ from thinwire.recipe_text import read_recipe
 from thinwire.server.log.settings import LogSettings
 from thinwire.server.server import Server
 from thinwire_lab.bench.links.trainer import TrainerRole
+from thinwire_lab.bench.training.learner import LearnerRole
 from thinwire_lab.bench.workers.keys import server_keys
 from thinwire_lab.bench.workers.messages import (
     Listen,
@@ -51,7 +52,12 @@ def main() -> None:
     replies = reserve_stdout()
     torch.set_num_threads(1)
     roles: dict[str, Callable[[], Role]]
-    roles = {"server": ServerRole, "worker": WorkerRole, "trainer": TrainerRole}
+    roles = {
+        "server": ServerRole,
+        "worker": WorkerRole,
+        "trainer": TrainerRole,
+        "learner": LearnerRole,
+    }
     role = roles[sys.argv[1]]()
     for line in sys.stdin:
         print(write_reply(_reply(role, line)), file=replies, flush=True)
