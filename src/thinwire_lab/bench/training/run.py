@@ -38,8 +38,8 @@ class Watcher(Protocol):
 
 
 EVALUATIONS = 20
-_FIRST_STEPS = 2
-"""After these, PowerSGD compresses and DDP has its final buckets."""
+_FIRST_STEPS = 3
+"""After these, PowerSGD has compressed once and DDP has its final buckets."""
 _TIMED_STEPS = 6
 _TIMED_ALONE_STEPS = 60
 """Without communication nothing but these steps is run."""
@@ -102,7 +102,7 @@ def stops(way: LinkCase, steps: int) -> list[int]:
     Ways with rounds pause where no exchange is under way: it would go on for free.
     """
     later = way.rounds.delay if way.rounds is not None else 0
-    first = later or min(_FIRST_STEPS, way.period)
+    first = _FIRST_STEPS if way.rounds is None else later
     few = _TIMED_ALONE_STEPS if way == NONE else _TIMED_STEPS
     timed = first + (few if way.rounds is None else way.period)
     scored = {
@@ -110,7 +110,7 @@ def stops(way: LinkCase, steps: int) -> list[int]:
         for i in range(1, EVALUATIONS)
     }
     between = sorted(stop for stop in scored if timed < stop < steps)
-    return [*(stop for stop in (first, timed) if stop < steps), *between, steps]
+    return [*(stop for stop in (first, timed) if 0 < stop < steps), *between, steps]
 
 
 def _cut_off(run: TrainingRun, record: _Record, longest_seconds: float) -> bool:
