@@ -17,6 +17,8 @@ Results = Mapping[TrainingRun, TrainingResult]
 NEARLY = 1.01
 """Times the loss of dense training: within it two losses count as equal."""
 POWERSGD = "powersgd4"
+_DRAWN_TO = 1.5
+"""Times the loss of dense training: above it, all lines fall alike."""
 _DRAWN = (NONE.name, DDP.name, POWERSGD, "adam", "local-16")
 COLUMNS = (
     "way",
@@ -25,8 +27,8 @@ COLUMNS = (
     "above DDP",
     "minutes to DDP's loss",
     "to 1 % above",
-    "/ none",
-    "PowerSGD /",
+    "times none",
+    "faster than PowerSGD",
     "kB out",
     "",
 )
@@ -34,11 +36,11 @@ LEGEND = (
     "The same for all ways: network, first weights, batches of each host, AdamW, learning rate and "
     "its schedule, and number of steps unless a row says another. Only the exchange differs. "
     "Minutes are those of training; the time to score held-out text is not in them. above DDP: of "
-    "the final held-out loss. / none: minutes to 1 % above DDP's loss, over those of DDP if "
-    "communication cost nothing. PowerSGD /: those of PowerSGD over this: how many times faster it "
-    "is; > where PowerSGD never gets there. Ways marked 'steps x curve' were not trained in full "
-    "on this link: some of their steps were timed there, and losses by step are those of another "
-    "link, which they do not depend on."
+    "the final held-out loss. times none: minutes to 1 % above DDP's loss, over those of DDP if "
+    "communication cost nothing. faster than PowerSGD: minutes of PowerSGD over these; > where it "
+    "never gets there, with all of its minutes. Ways marked 'steps x curve' were not trained in "
+    "full on this link: some of their steps were timed there, and losses by step are those of "
+    "another link, which they do not depend on."
 )
 
 
@@ -130,12 +132,16 @@ class LinkTable:
         lines = (
             Line(
                 self._label(course) + ("" if course.measured else " (steps x curve)"),
-                tuple((point.seconds / 60, point.loss) for point in course.points),
+                tuple((p.seconds / 60, p.loss) for p in course.points if self._is_late(p)),
             )
             for course in drawn
         )
         title = f"Held-out loss by time: {self.title}"
         return Chart(title, "minutes", "loss", tuple(lines), log_x=True)
+
+    def _is_late(self, point: Point) -> bool:
+        """Whether it is in the part of training where ways differ."""
+        return self.dense is None or point.loss <= _DRAWN_TO * self.dense.loss
 
     def _order(self, course: Course) -> tuple[float, float]:
         minutes = self._minutes(course, NEARLY)
@@ -199,7 +205,8 @@ def make_page(results: Results, *, command: str) -> Page:
         Paragraph(f"{len(results)} runs: {command}"),
         Paragraph(
             f"A GPT of {numel_of(run.scale):,} parameters ({task.about}) on {HOSTS} hosts with a "
-            f"core each, {run.steps:,} steps unless a row has another number. {task.training}"
+            f"core each, {run.steps:,} steps unless a row has another number, AdamW with a rate "
+            f"that rises to {task.training.learning_rate:g} and falls along a cosine."
         ),
         Paragraph(result.machine, note=True),
     ]
