@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from thinwire_lab.processes import end_with_parent, reserve_stdout
 
-MOST_NBYTES = 64_000_000
+_MOST_NBYTES = 64_000_000
 """Held at once. As in a router, what comes when this is full is dropped."""
 
 _ALL_PROTOCOLS = 3
@@ -42,7 +42,7 @@ _FIRST = -20
 class DelayLine:
     """Frames with the port that each came from, in order, until they are due."""
 
-    def __init__(self, seconds: float, most_nbytes: int = MOST_NBYTES) -> None:
+    def __init__(self, seconds: float, most_nbytes: int = _MOST_NBYTES) -> None:
         self._seconds, self._most_nbytes = seconds, most_nbytes
         self._held: deque[tuple[float, int, bytes]] = deque()
         self._nbytes = 0

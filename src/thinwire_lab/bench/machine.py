@@ -12,6 +12,9 @@ import torch
 
 from thinwire import _native
 
+BUSY = 0.1
+"""A report warns if other processes used more than this part of the machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:

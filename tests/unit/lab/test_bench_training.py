@@ -104,7 +104,9 @@ def make_result(*losses: float, step_seconds: float = 1.0, steps: int = 100) -> 
     points = (
         Point(apart * n, apart * n * step_seconds, loss) for n, loss in enumerate(losses, start=1)
     )
-    return TrainingResult(tuple(points), steps, step_seconds, 5e3, 6e3, False, "cpu", "x", "now")
+    return TrainingResult(
+        tuple(points), steps, step_seconds, 5e3, 6e3, False, 0.0, "cpu", "x", "now"
+    )
 
 
 def some_results() -> dict[TrainingRun, TrainingResult]:
@@ -243,6 +245,16 @@ def interrupted_at_the_second(
 
 def results_in(out: Path) -> list[Path]:
     return sorted((out / "results").iterdir())
+
+
+def test_runs_on_a_busy_machine_say_so() -> None:
+    results = some_results()
+    for run, others in zip(results, (0.5, 0.3, 0.05), strict=False):
+        results[run] = replace(results[run], others=others)
+    free, slow = make_tables(results)
+    assert rows_of(free)["no communication"][""] == "steps x curve, busy 50%"
+    assert rows_of(slow)["DDP fp32"][""] == "steps x curve, busy 30%"
+    assert rows_of(free)["DDP fp32"][""] == ""
 
 
 def test_a_diverged_run_is_shown_as_one() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from thinwire_lab.bench.links.cases import DDP, NO_DELAY, NONE, delay_seconds_of, rate_of
+from thinwire_lab.bench.machine import BUSY
 from thinwire_lab.bench.training.result import Point, TrainingResult
 from thinwire_lab.bench.training.settings import FREE, HOSTS, Link, TrainingRun, numel_of, task_of
 from thinwire_lab.report.page import Block, Chart, Heading, Line, Page, Paragraph, Table
@@ -40,7 +41,8 @@ LEGEND = (
     "communication cost nothing. faster than PowerSGD: minutes of PowerSGD over these; > where it "
     "never gets there, with all of its minutes. Ways marked 'steps x curve' were not trained in "
     "full on this link: some of their steps were timed there, and losses by step are those of "
-    "another link, which they do not depend on."
+    "another link, which they do not depend on. busy: the share of the machine that other "
+    "processes used meanwhile; times of such runs are too long."
 )
 
 
@@ -98,7 +100,7 @@ class LinkTable:
             _ratio(nearly, self._minutes(self.ideal, NEARLY)),
             self._against_powersgd(nearly),
             f"{result.sent_nbytes / 1e3:,.1f}",
-            "" if course.measured else "steps x curve",
+            _remarks(course),
         )
 
     def _label(self, course: Course) -> str:
@@ -151,6 +153,12 @@ class LinkTable:
         if self.ideal is not None and self.ideal not in self.courses:
             yield self.ideal
         yield from self.courses
+
+
+def _remarks(course: Course) -> str:
+    others = course.result.others
+    remarks = ["" if course.measured else "steps x curve", f"busy {others:.0%}" * (others > BUSY)]
+    return ", ".join(remark for remark in remarks if remark)
 
 
 def _shown(minutes: float | None, course: Course) -> str:

@@ -25,7 +25,8 @@ class Point:
 class TrainingResult:
     """``points`` are empty if the run was cut off after its first steps, because all would have
     taken too long. ``step_seconds`` is the mean of the steps that were made, without the first
-    ones; bytes are those of one host in a step, as its interface counts them."""
+    ones; bytes are those of one host in a step, as its interface counts them. ``others`` is the
+    share of the machine that other processes used, 0 to 1."""
 
     points: tuple[Point, ...]
     steps: int
@@ -33,6 +34,7 @@ class TrainingResult:
     sent_nbytes: float
     received_nbytes: float
     diverged: bool
+    others: float
     machine: str
     command: str
     date: str

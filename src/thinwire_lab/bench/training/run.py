@@ -12,7 +12,7 @@ from typing import Protocol
 from thinwire.errors import ThinwireError
 from thinwire_lab.bench.hosts import hosts
 from thinwire_lab.bench.links.cases import NONE, LinkCase, delay_seconds_of, rate_of
-from thinwire_lab.bench.machine import this_machine
+from thinwire_lab.bench.machine import family_usage, this_machine
 from thinwire_lab.bench.server.cells import place_on
 from thinwire_lab.bench.training.result import Point, ResultStore, TrainingResult
 from thinwire_lab.bench.training.settings import (
@@ -75,7 +75,7 @@ def train_way(
     command: str,
 ) -> TrainingResult:
     """Train, and score held-out text now and then, which takes no time of the result's."""
-    record = _Record()
+    record, before = _Record(), family_usage()
     delay = delay_seconds_of(run.link.delay)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -92,8 +92,7 @@ def train_way(
                 break
             if run.way != NONE and (number > 1 or end == run.steps):
                 record.add_point(trainers.score())
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return record.result(str(this_machine()), command, now)
+    return record.result(family_usage().others_since(before), command)
 
 
 def stops(way: LinkCase, steps: int) -> list[int]:
@@ -156,7 +155,7 @@ class _Record:
         steps, seconds = self._untimed if self._untimed[0] < self.steps else (0, 0.0)
         return (self.seconds - seconds) / (self.steps - steps)
 
-    def result(self, machine: str, command: str, date: str) -> TrainingResult:
+    def result(self, others: float, command: str) -> TrainingResult:
         return TrainingResult(
             points=tuple(self.points),
             steps=self.steps,
@@ -164,9 +163,10 @@ class _Record:
             sent_nbytes=self.sent_nbytes / self.steps,
             received_nbytes=self.received_nbytes / self.steps,
             diverged=self.diverged,
-            machine=machine,
+            others=others,
+            machine=str(this_machine()),
             command=command,
-            date=date,
+            date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
 
 

@@ -10,9 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire.cli.show.progress import ProgressDisplay
-
-BUSY = 0.1
-"""A report warns if other processes used more than this part of the machine."""
+from thinwire_lab.bench.machine import BUSY
 
 
 def milliseconds(seconds: float) -> str:

@@ -8,9 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire_lab.bench.kernels.targets import Kind, Verdict
+from thinwire_lab.bench.machine import BUSY
 from thinwire_lab.bench.report import Outcome, Ratio, Report, Row
 from thinwire_lab.bench.rounds import Samples
-from thinwire_lab.cli.show.bench import BUSY, print_notes
+from thinwire_lab.cli.show.bench import print_notes
 
 _COLUMNS = ("case", "ms", "/ memcpy", "GB/s", "torch /", "tuned /", "bits", "targets")
 _MARKS = {Verdict.HOLDS: "✓", Verdict.UNSETTLED: "~", Verdict.MISSED: "✗"}
