@@ -247,6 +247,14 @@ def results_in(out: Path) -> list[Path]:
     return sorted((out / "results").iterdir())
 
 
+def test_without_dense_training_there_is_no_loss_to_reach() -> None:
+    results = {run: result for run, result in some_results().items() if run.way != DDP}
+    rows = rows_of(make_tables(results)[1])
+    assert rows["PowerSGD rank 4"]["final loss"] == "2.1000"
+    assert rows["PowerSGD rank 4"]["to 1 % above"] == ""
+    assert rows["no communication"]["final loss"] == ""
+
+
 def test_runs_on_a_busy_machine_say_so() -> None:
     results = some_results()
     for run, others in zip(results, (0.5, 0.3, 0.05), strict=False):

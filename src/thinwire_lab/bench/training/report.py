@@ -95,8 +95,8 @@ class LinkTable:
             f"{1e3 * result.step_seconds:.0f}",
             "diverged" if result.diverged else "" if end is None else f"{end:.4f}",
             "" if end is None or self.dense is None else f"{end / self.dense.loss - 1:+.1%}",
-            _shown(exact, course),
-            _shown(nearly, course),
+            self._shown(exact, course),
+            self._shown(nearly, course),
             _ratio(nearly, self._minutes(self.ideal, NEARLY)),
             self._against_powersgd(nearly),
             f"{result.sent_nbytes / 1e3:,.1f}",
@@ -114,6 +114,11 @@ class LinkTable:
             return None
         seconds = course.seconds_to(times * self.dense.loss)
         return None if seconds is None else seconds / 60
+
+    def _shown(self, minutes: float | None, course: Course) -> str:
+        if minutes is not None:
+            return f"{minutes:.3g}"
+        return "not reached" if course.points and self.dense is not None else ""
 
     def _against_powersgd(self, minutes: float | None) -> str:
         others = [c for c in self.courses if c.run.way.name == POWERSGD and c.points]
@@ -159,12 +164,6 @@ def _remarks(course: Course) -> str:
     others = course.result.others
     remarks = ["" if course.measured else "steps x curve", f"busy {others:.0%}" * (others > BUSY)]
     return ", ".join(remark for remark in remarks if remark)
-
-
-def _shown(minutes: float | None, course: Course) -> str:
-    if minutes is not None:
-        return f"{minutes:.3g}"
-    return "not reached" if course.points else ""
 
 
 def _ratio(above: float | None, below: float | None) -> str:
