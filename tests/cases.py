@@ -39,10 +39,13 @@ CODECS: tuple[Codec, ...] = (
 RESIDUAL_CHAINS: tuple[Feedback, ...] = (
     tw.Residual(),
     tw.Residual(rescale=True),
+    tw.Residual(decay=0.9),
+    tw.Residual(rescale=True, decay=0.5),
     tw.chain(tw.Clip(1.0), tw.Residual()),
     tw.chain(tw.Momentum(0.9), tw.Residual()),
     tw.chain(tw.Momentum(0.9, nesterov=True), tw.Residual()),
     tw.chain(tw.Momentum(0.5, mask=False), tw.Residual(rescale=True)),
+    tw.chain(tw.Momentum(0.5), tw.Residual(decay=0.95)),
     tw.chain(
         tw.Clip(1.0, scope="tensor"), tw.Momentum(0.9, nesterov=True, mask=False), tw.Residual()
     ),

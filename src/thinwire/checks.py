@@ -17,6 +17,11 @@ def check_ratio(ratio: float, *, owner: str) -> None:
         raise ConfigError(f"{owner}: ratio is the fraction kept, in (0, 1], got {ratio}")
 
 
+def check_fraction(value: float, *, owner: str, field: str) -> None:
+    if not 0.0 < value <= 1.0:
+        raise ConfigError(f"{owner}: {field} must be above 0 and at most 1, got {value}")
+
+
 def check_positive(value: float, *, owner: str, field: str) -> None:
     if not (value > 0 and math.isfinite(value)):
         raise ConfigError(f"{owner}: {field} must be positive and finite, got {value}")

@@ -19,7 +19,7 @@ GOLDEN = {
     ),
     "recipe/1 Recipe(push=OneBit(), push_feedback=Residual(), pull=TopK(0.01))": tw.Recipe(
         push=tw.OneBit(scale="l1", block=None),
-        push_feedback=tw.Residual(rescale=False),
+        push_feedback=tw.Residual(rescale=False, decay=1.0),
         pull=tw.TopK(0.01, values="float32", select="sampled"),
     ),
     "recipe/1 Recipe(push=vectors_as(Float32(), otherwise=unless_dense_is_cheaper(warmup("
@@ -40,6 +40,9 @@ GOLDEN = {
         push=by_row(tw.OneBit(scale="l1", block=8192, stretch=1.5), rows=None, short=256),
         push_feedback=tw.chain(SGDMomentum(), tw.Residual()),
         pull=by_row(tw.OneBit(scale="l1", block=None, stretch=1.0), rows=None, short=1024),
+    ),
+    "recipe/1 Recipe(push=TopK(0.01), push_feedback=Residual(decay=0.95))": tw.Recipe(
+        push=tw.TopK(0.01), push_feedback=tw.Residual(rescale=False, decay=0.95)
     ),
     "recipe/1 Recipe(push=Dither(4), pull=RandomK(0.1))": tw.Recipe(
         push=tw.Dither(4, levels="linear", norm="max"), pull=tw.RandomK(0.1)

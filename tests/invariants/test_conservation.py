@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -26,6 +28,32 @@ def test_I1_what_was_sent_and_what_is_left_is_what_was_given(codec: Codec) -> No
         most = max(most, float(message.abs().max()))
     left = compressor.state_dict()["w"]["residual"]
     torch.testing.assert_close(sent + left, given, rtol=1e-5, atol=1e-5 * most)
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "plain"])
+@pytest.mark.parametrize("codec", CODECS, ids=repr)
+def test_I1_what_a_decay_forgets_is_counted(codec: Codec, fuse: bool) -> None:
+    decay = 0.75
+    compressor = tw.Compressor(codec, tw.Residual(decay=decay), fuse=fuse)
+    left = given = sent = forgotten = torch.zeros(D, dtype=torch.float64)
+    given_squares = forgotten_squares = 0.0
+    most = 1.0
+    for step, (gradient,) in enumerate(random_gradients(STEPS, 1, (D,))):
+        message = compressor.compress("w", gradient, step=step).decode()
+        given, sent, forgotten = given + gradient, sent + message, forgotten + (1 - decay) * left
+        given_squares += float(gradient.double().square().sum())
+        forgotten_squares += float(((1 - decay) * left).square().sum())
+        left = compressor.state_dict()["w"]["residual"].double()
+        most = max(most, float(message.abs().max()))
+    torch.testing.assert_close(sent + left + forgotten, given, rtol=1e-5, atol=1e-5 * most)
+    expected = math.sqrt(forgotten_squares / given_squares)
+    assert compressor.forgotten_ratio == pytest.approx(expected, rel=1e-5)
+
+
+def test_I1_without_decay_nothing_is_forgotten() -> None:
+    compressor = tw.Compressor(tw.TopK(0.1), tw.Residual())
+    compressor.compress("w", random_gradients(1, 1, (D,))[0][0], step=0)
+    assert compressor.forgotten_ratio is None
 
 
 @pytest.mark.parametrize("codec", [tw.OneBit(), tw.TopK(0.05), tw.RandomK(0.2)], ids=repr)

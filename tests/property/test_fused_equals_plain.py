@@ -35,9 +35,11 @@ TOP_KS: list[Codec] = [
 WITHOUT_MOMENTUM: list[Feedback] = [
     tw.Residual(),
     tw.Residual(rescale=True),
+    tw.Residual(decay=0.9),
+    tw.Residual(rescale=True, decay=0.5),
     tw.chain(tw.Clip(1.0), tw.Residual()),
 ]
-SERVER_FEEDBACKS = (tw.Residual(), tw.Residual(rescale=True))
+SERVER_FEEDBACKS = (tw.Residual(), tw.Residual(rescale=True), tw.Residual(decay=0.9))
 
 
 class Twins:
@@ -141,7 +143,8 @@ def test_every_pair_that_should_be_fused_is() -> None:
         assert all(can_sum(codec, feedback) for feedback in SERVER_FEEDBACKS)
     for codec in TOP_KS:
         assert can_sum(codec, tw.Residual())
-        assert not can_sum(codec, tw.Residual(rescale=True))  # which changes all of the residual
+        for changes_all in (tw.Residual(rescale=True), tw.Residual(decay=0.9)):
+            assert not can_sum(codec, changes_all)
     assert find_fusion(tw.OneBit(), tw.NoFeedback()) is None
     assert find_fusion(tw.Dither(4), tw.Residual()) is None
     assert find_fusion(tw.TopK(0.1), tw.chain(tw.Residual(), tw.Clip(1.0))) is None

@@ -211,6 +211,7 @@ class Attached:
             residual_ratio=ratio,
             tensors=tally.tensors(ratios),
             dense_pulled_nbytes=sum(tally.dense_pulled.values()),
+            forgotten_ratio=self.role.compressor.forgotten_ratio,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -218,6 +218,15 @@ class Compressor:
             if "residual" in state
         }
 
+    @property
+    def forgotten_ratio(self) -> float | None:
+        """The norm of what decaying residuals forgot over that of gradients, as root mean squares
+        over all steps so far; None where nothing is forgotten."""
+        passes = self._passes
+        if passes.decay == 1.0 or not passes.given_squares:
+            return None
+        return math.sqrt(passes.forgotten_squares / passes.given_squares)
+
     def max_nbytes(self, piece: Piece, *, step: int) -> int:
         """The largest payload that this piece may have at this step, overflowed or not."""
         codec, _ = self._choose(piece, step)

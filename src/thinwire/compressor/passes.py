@@ -1,6 +1,7 @@
 """``Passes``: one step of error feedback on a piece, fused into a native pass or the plain one.
 
-Both keep the law of error feedback: what was wanted is what is sent plus the new residual.
+Both keep the law of error feedback: what was wanted is what is sent plus the new residual. What a
+residual with a decay forgets before that is counted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from thinwire.compressor.encoded import Encoded, Overflowed
 from thinwire.compressor.fused import Fusion, find_fusion
 from thinwire.compressor.state import States
 from thinwire.feedback.base import Feedback, NoFeedback, is_usable
+from thinwire.feedback.residual import decay_of
 from thinwire.gradient.pieces import Piece
 from thinwire.gradient.steps import StepInfo
 from thinwire.wire.body import EncodedBytes
@@ -36,6 +38,8 @@ class Passes:
         self._scratch = torch.empty(0)
         self.forgets = feedback == NoFeedback()
         self.squares: dict[str, float] = {}
+        self.decay = decay_of(feedback)
+        self.given_squares = self.forgotten_squares = 0.0
 
     def encode(
         self,
@@ -50,6 +54,7 @@ class Passes:
     ) -> Encoded:
         """``squares`` is the sum of them, if it is known and usable."""
         fusion = self._fusion(codec)
+        forgotten = self._about_to_forget(piece)
         if fusion is None:
             if squares is None:
                 squares = _native.sum_squares(flat)
@@ -60,6 +65,8 @@ class Passes:
             payload = self._fused(codec, fusion, piece, flat, info, arena, squares, clear)
         if clear and not (fusion and fusion.clears):
             flat.zero_()
+        self.given_squares += self.squares[piece.name]
+        self.forgotten_squares += forgotten
         return Encoded(codec.wire_id, flat.numel(), payload)
 
     def encode_sum(
@@ -140,6 +147,13 @@ class Passes:
         self.squares[piece.name] = squares
         if not is_usable(squares):
             raise Overflowed
+
+    def _about_to_forget(self, piece: Piece) -> float:
+        """The sum of squares of what the next step forgets of the residual."""
+        if self.decay == 1.0:
+            return 0.0
+        residual = self._states.find(piece).settle()["residual"]
+        return (1.0 - self.decay) ** 2 * _native.sum_squares(residual)
 
     def _room_for(self, numel: int) -> Tensor:
         """Memory for what was sent, used again for every piece."""

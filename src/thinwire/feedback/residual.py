@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thinwire.checks import check_fraction
 from thinwire.errors import ConfigError
-from thinwire.feedback.base import State
+from thinwire.feedback.base import Feedback, State, stages_of
 from thinwire.gradient.steps import StepInfo
 
 
@@ -22,9 +23,18 @@ class Residual:
     With ``rescale`` the residual follows the learning rate: when that changes from a to b, the
     residual is multiplied by a / b, and what is conserved is the sum of learning rate times
     gradient. Right for SGD; wrong for optimizers that normalise, such as Adam or LANS.
+
+    ``decay`` is what the residual is multiplied by before each new input is added, and 1 - decay of
+    it is forgotten: what was left out many steps ago may be out of date by now. The law is then
+    that all inputs are what was sent, what is left and what was forgotten. Of local steps 0.95
+    (SparseLoCo, 2025) keeps half of an element for 14 rounds.
     """
 
     rescale: bool = False
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fraction(self.decay, owner="Residual", field="decay")
 
     def init(self, numel: int) -> State:
         state = {"residual": torch.zeros(numel)}
@@ -43,6 +53,10 @@ class Residual:
 
     def keep(self, state: State, info: StepInfo) -> float:
         """What the residual is multiplied by this step. Notes the learning rate in ``state``."""
+        return self.decay * self._rescaled(state, info)
+
+    def _rescaled(self, state: State, info: StepInfo) -> float:
+        """How many of this step's learning rate one of the last is."""
         if not self.rescale:
             return 1.0
         rate = info.learning_rate
@@ -53,3 +67,9 @@ class Residual:
             return 1.0
         state["learning_rate"].fill_(rate)
         return last / rate if last else 1.0
+
+
+def decay_of(feedback: Feedback) -> float:
+    """What ``feedback`` multiplies its residual by at every step; 1 if it forgets nothing."""
+    decays = (stage.decay for stage in stages_of(feedback) if isinstance(stage, Residual))
+    return next(decays, 1.0)

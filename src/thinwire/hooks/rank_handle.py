@@ -153,6 +153,7 @@ class RankHandle(ABC):
             exposed_seconds=runner.exposed_seconds,
             residual_ratio=ratio,
             tensors=tally.tensors(ratios),
+            forgotten_ratio=None if worker is None else worker.compressor.forgotten_ratio,
         )
 
     def wait(self) -> None:

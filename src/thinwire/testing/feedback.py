@@ -14,6 +14,7 @@ from thinwire.codec.randomk import RandomK
 from thinwire.codec.sign import OneBit
 from thinwire.codec.topk import TopK
 from thinwire.feedback.base import Feedback, State
+from thinwire.feedback.residual import decay_of
 from thinwire.gradient.steps import StepInfo
 from thinwire.testing.tensors import make, naming, require, require_frozen_value
 
@@ -82,26 +83,24 @@ def all_memory_is_in_the_state(feedback: Feedback, codec: Codec) -> None:
 
 
 def nothing_is_lost(feedback: Feedback, codec: Codec) -> None:
-    """What was put into the residual is what was sent plus what is left.
+    """What was put into the residual is what was sent, what is left, and what its decay forgot.
 
     A twin whose residual is emptied before every step shows what each step puts in.
     """
     state, twin = feedback.init(NUMEL), feedback.init(NUMEL)
     if "residual" not in state:
         return
-    put_in, sent_in_all = (
-        torch.zeros(NUMEL, dtype=torch.float64),
-        torch.zeros(NUMEL, dtype=torch.float64),
-    )
+    put_in, sent_in_all, forgotten = torch.zeros(3, NUMEL, dtype=torch.float64)
     for step in range(STEPS):
         x = _gradient(step)
         twin["residual"].zero_()
         put_in += feedback.before(x, twin, _info(x, step))
+        forgotten += (1 - decay_of(feedback)) * state["residual"]
         sent = _sent(codec, feedback.before(x, state, _info(x, step)), step)
         sent_in_all += sent
         feedback.after(sent, state, sparse=codec.sparse)
         feedback.after(sent, twin, sparse=codec.sparse)
-    missing = (put_in - sent_in_all - state["residual"]).abs().max()
+    missing = (put_in - sent_in_all - forgotten - state["residual"]).abs().max()
     bound = 1e-5 * max(1.0, float(put_in.abs().max()), float(sent_in_all.abs().max()))
     require(float(missing) <= bound, f"{float(missing):.3g} of an element is neither sent nor kept")
 

@@ -45,6 +45,9 @@ class Stats:
     had to wait for ``exposed_seconds``, and the rest was hidden behind it. With local steps,
     ``rounds`` are exchanges and ``dense_nbytes`` what all steps would have sent.
 
+    ``forgotten_ratio`` is for residuals that decay: the norm of what they forgot in a step over
+    that of a gradient, as root mean squares over all steps. None where nothing is forgotten.
+
     ``print`` shows a short table.
     """
 
@@ -64,6 +67,7 @@ class Stats:
     residual_ratio: float | None
     tensors: dict[str, TensorStats]
     rounds: int | None = None
+    forgotten_ratio: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -89,7 +93,7 @@ class Stats:
                 ("network", _network_text(self)),
                 ("work", f"encode {encode}, serve {serve}, decode {decode}"),
                 ("exchange", self._exchange_text()),
-                ("residual", residual_text(self.residual_ratio)),
+                ("residual", residual_text(self.residual_ratio, self.forgotten_ratio)),
             ],
             self.tensors,
         )
@@ -114,6 +118,7 @@ class ClientStats:
     updates in float32: with asynchronous servers there are more of them than of its gradients.
     With local steps, ``rounds`` are exchanges, and both are what all steps would have sent;
     ``round_steps`` is how many steps the round under way has.
+    ``forgotten_ratio`` is that of ``Stats``.
 
     ``print`` shows a short table.
     """
@@ -135,6 +140,7 @@ class ClientStats:
     dense_pulled_nbytes: int
     rounds: int | None = None
     round_steps: int | None = None
+    forgotten_ratio: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -154,7 +160,7 @@ class ClientStats:
                 ("pulled", sent_text(self.pulled_nbytes, self.dense_pulled_nbytes)),
                 ("network", f"{_network_text(self)}; reconnected {self.rejoined} times"),
                 ("work", f"encode {time_text(self.encode_seconds)}"),
-                ("residual", residual_text(self.residual_ratio)),
+                ("residual", residual_text(self.residual_ratio, self.forgotten_ratio)),
                 (
                     "left out",
                     f"{refused} pieces refused as too old, {overflowed} with an inf or nan",

@@ -84,5 +84,6 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
-def residual_text(ratio: float | None) -> str:
-    return "none kept" if ratio is None else f"{ratio:.3g} times the newest gradient"
+def residual_text(ratio: float | None, forgotten: float | None) -> str:
+    kept = "none kept" if ratio is None else f"{ratio:.3g} times the newest gradient"
+    return kept if forgotten is None else f"{kept}, a step forgets {forgotten:.3g} times one"

@@ -108,6 +108,12 @@ def test_nothing_happened_yet_is_a_table_too() -> None:
     assert lines[8:] == ["residual   none kept"]
 
 
+def test_what_decaying_residuals_forget_is_named() -> None:
+    for stats in (STATS, CLIENT):
+        forgetful = str(replace(stats, forgotten_ratio=0.1234))
+        assert "3.25 times the newest gradient, a step forgets 0.123 times one" in forgetful
+
+
 def test_steps_that_overflowed_are_named() -> None:
     assert "steps      100, 3 of them skipped" in str(replace(STATS, overflowed_steps=3))
 
