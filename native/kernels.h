@@ -267,6 +267,37 @@ void sparse_add(Payload payload, size_t n, float weight, float* dst);
 // dst[i] = weight * decoded[0][i] + weight * decoded[1][i] + ..., added to zero in this order.
 void sparse_sum(const Payload* payloads, size_t count, size_t n, float weight, float* dst);
 
+// chunk_topk.cc: the largest of every chunk, in two or four bits each
+//
+// Payload: entries u32, chunks u32, bits u8, Rice parameter u8, levels u16[chunks], codes, index stream.
+// docs/wire-format.md has the rest. Of each chunk exactly the largest magnitudes are taken, the lower index first among
+// equals; numbers below the smallest normal float count as zeros, and are never taken.
+
+// Elements in a chunk; the last one may be shorter.
+constexpr size_t kChunk = 4096;
+
+// Of every chunk `ratio`, rounded up, each entry in `bits` bits: its sign, and 1 or 3 bits for its magnitude.
+struct ChunkCoding {
+  double ratio;
+  unsigned bits;
+};
+size_t chunk_topk_max_nbytes(size_t n, ChunkCoding coding);
+size_t chunk_topk_encode(const float* x, size_t n, ChunkCoding coding, uint8_t* payload);
+// Error feedback and encoding in one pass: wanted = keep * residual + gain * gradient, and what is not sent of it is left in
+// the residual. `squares` is that of residual_topk.
+struct ChunkTopKStep {
+  Spent gradient;
+  Advance residual;
+  Gains gains;
+  ChunkCoding coding;
+};
+size_t chunk_topk_step(const ChunkTopKStep& step, size_t n, uint8_t* payload, double& squares);
+Fault chunk_topk_check(const uint8_t* payload, size_t nbytes, size_t n);
+void chunk_topk_decode(Payload payload, size_t n, float* dst);
+void chunk_topk_add(Payload payload, size_t n, float weight, float* dst);
+// dst[i] = weight * decoded[0][i] + weight * decoded[1][i] + ..., added to zero in this order.
+void chunk_topk_sum(const Payload* payloads, size_t count, size_t n, float weight, float* dst);
+
 // rice.cc and elias.cc: integers as bits
 //
 // Streams are written most significant bit first and padded with zero bits to a whole byte.
@@ -282,6 +313,8 @@ struct RicePlan {
 };
 // The parameter with the shortest stream.
 RicePlan rice_plan(const uint32_t* index, size_t count);
+// Room for `count` indices below n, or fewer.
+size_t rice_max_nbytes(size_t n, size_t count);
 // Writes (nbits + 7) / 8 bytes; returns that.
 size_t rice_encode(const uint32_t* index, size_t count, unsigned parameter, uint8_t* dst);
 // Reads exactly `count` indices below n from exactly nbytes bytes. `index` may be null to check only.

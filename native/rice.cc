@@ -125,6 +125,14 @@ RicePlan rice_plan(const uint32_t* index, size_t count) {
   }
 }
 
+size_t rice_max_nbytes(size_t n, size_t count) {
+  // With r = ceil(log2(n / count)) the quotients sum to at most n / 2^r <= count, so r + 2 bits per index do.
+  const size_t per_index = count == 0 ? 0 : (n + count - 1) / count;
+  unsigned r = 0;
+  while ((size_t{1} << r) < per_index) ++r;
+  return (count * (r + 2) + 7) / 8;
+}
+
 size_t rice_encode(const uint32_t* index, size_t count, unsigned parameter, uint8_t* dst) {
   BitWriter out(dst);
   uint32_t next = 0;

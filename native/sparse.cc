@@ -241,11 +241,7 @@ void unpack_gap16(const Layout& layout, uint32_t* index, float* value) {
 }  // namespace
 
 size_t sparse_max_nbytes(size_t n, size_t count, Values values) {
-  // Rice with r = ceil(log2(n / count)): the quotients sum to at most n / 2^r <= count, so r + 2 bits per entry do.
-  const size_t per_entry = count == 0 ? 0 : (n + count - 1) / count;
-  unsigned r = 0;
-  while ((size_t{1} << r) < per_entry) ++r;
-  return kHeader + value_nbytes(values, count) + (count * (r + 2) + 7) / 8;
+  return kHeader + value_nbytes(values, count) + rice_max_nbytes(n, count);
 }
 
 size_t sparse_encode(const uint32_t* index, float* value, size_t count, size_t, Values values, uint8_t* payload) {

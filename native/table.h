@@ -2,6 +2,7 @@
 // ranges and putting the results together is done once for all sets, in the .cc files named in kernels.h.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -115,6 +116,26 @@ struct DgcStep {
   double* squares;
 };
 
+// How many are taken of a chunk of n elements.
+static inline size_t chunk_kept(size_t n, double ratio) {
+  const auto kept = static_cast<size_t>(std::ceil(ratio * static_cast<double>(n)));
+  return kept < n ? kept : n;
+}
+
+// Where what is taken of the chunks of a tensor goes: each has room for `most` entries.
+struct ChunkJob {
+  double ratio;
+  uint32_t top;    // the number of the highest level
+  size_t most;     // how many are taken of a whole chunk
+  uint32_t* index;
+  uint8_t* code;     // the number of the level, twice, and 1 where the element is negative
+  uint16_t* levels;  // of each chunk, as all below
+  uint32_t* count;
+};
+
+// In place of the count of a chunk that has an inf or a nan.
+constexpr uint32_t kNotFinite = 0xffffffffu;
+
 struct DitherJob {
   float inverse;  // levels per unit of x: x * inverse is in [-levels, levels]
   float scale;
@@ -148,6 +169,9 @@ struct Kernels {
   void (*collect)(const float* x, size_t begin, size_t end, uint32_t threshold, Found& found);
   void (*collect_residual)(const ResidualStep& step, size_t begin, size_t end, uint32_t threshold, Found& found);
   void (*collect_dgc)(const DgcStep& step, size_t begin, size_t end, uint32_t threshold, Found& found);
+
+  void (*chunk_encode)(const float* x, const ChunkJob& job, size_t begin, size_t end);
+  void (*chunk_step)(const ResidualStep& step, const ChunkJob& job, size_t begin, size_t end);
 
   void (*adam)(const AdamStep& step, size_t begin, size_t end);
   bool (*adam_momentum)(const AdamMomentumStep& step, size_t begin, size_t end);

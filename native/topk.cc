@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "dispatch.h"
+#include "grain_sums.h"
 #include "kernels.h"
 #include "memory.h"
 #include "pool.h"
@@ -160,21 +160,6 @@ class Selection {
   std::vector<Finds> finds_;
   bool overflow_ = false, enough_ = false;
 };
-
-// A sum for each grain: their total does not depend on threads.
-class GrainSums {
- public:
-  explicit GrainSums(size_t n) : sums_((n + kGrain - 1) / kGrain) {}
-  double* data() { return sums_.data(); }
-  double total() const { return std::accumulate(sums_.data(), sums_.data() + sums_.size(), 0.0); }
-
- private:
-  Scratch<double> sums_;
-};
-
-double squares_of(Spent gradient, size_t n, const GrainSums& sums) {
-  return gradient.clear ? sums.total() : exact_squares(sums.total(), gradient.data, n);
-}
 
 struct PlainProblem {
   static constexpr bool kVelocity = false;

@@ -15,6 +15,7 @@ void bind_dense(nanobind::module_& m);
 void bind_sign(nanobind::module_& m);
 void bind_topk(nanobind::module_& m);
 void bind_sparse(nanobind::module_& m);
+void bind_chunk_topk(nanobind::module_& m);
 void bind_dither(nanobind::module_& m);
 // These write to the tensors they are given, and return nothing.
 void bind_adam(nanobind::module_& m);

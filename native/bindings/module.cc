@@ -13,6 +13,7 @@ NB_MODULE(_native, m) {
   thinwire::bind_sign(m);
   thinwire::bind_topk(m);
   thinwire::bind_sparse(m);
+  thinwire::bind_chunk_topk(m);
   thinwire::bind_dither(m);
   thinwire::bind_adam(m);
 }

@@ -111,6 +111,14 @@ Verdict read_sparse(const uint8_t* payload, size_t nbytes, size_t n) {
   return {nullptr, finite(value.get(), count) ? nullptr : "a value is not finite"};
 }
 
+Verdict read_chunk_topk(const uint8_t* payload, size_t nbytes, size_t n) {
+  if (const Fault fault = chunk_topk_check(payload, nbytes, n)) return {fault.what};
+  const Payload read{payload, nbytes};
+  return decoded(
+      n, [&](float* dst) { chunk_topk_decode(read, n, dst); },
+      [&](float weight, float* dst) { chunk_topk_add(read, n, weight, dst); });
+}
+
 // The integer codes have no header of their own; here it is a count (4 bytes) and a parameter (1 byte).
 constexpr size_t kCodeHeader = 5;
 constexpr const char* kNoHeader = "shorter than the header of the test";
@@ -238,6 +246,14 @@ Bytes make_sparse(Random& random, size_t n) {
   return payload;
 }
 
+Bytes make_chunk_topk(Random& random, size_t n) {
+  const std::vector<float> x = random_floats(random, n);
+  const ChunkCoding coding{random.chance(0.5) ? 1.0 / 64 : 1.0 - 0.99 * random.unit(), random.chance(0.5) ? 2u : 4u};
+  Bytes payload(chunk_topk_max_nbytes(n, coding));
+  payload.resize(chunk_topk_encode(x.data(), n, coding, payload.data()));
+  return payload;
+}
+
 Bytes with_header(size_t count, unsigned parameter, const uint8_t* stream, size_t nbytes) {
   Bytes payload(kCodeHeader + nbytes);
   store(payload.data(), static_cast<uint32_t>(count));
@@ -285,6 +301,7 @@ constexpr Reader kReaders[] = {
     {"dither", false, make_dither, read_dither},
     {"rice", true, make_rice, read_rice},
     {"elias", false, make_elias, read_elias},
+    {"chunk_topk", false, make_chunk_topk, read_chunk_topk},
 };
 
 struct Case {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/adam.h"
+#include "kernels/chunk.h"
 #include "kernels/collect.h"
 #include "kernels/dense.h"
 #include "kernels/dither.h"
@@ -32,6 +33,8 @@ constexpr Kernels make_kernels(const char* name) {
           collect_kernel<V>,
           collect_residual_kernel<V>,
           collect_dgc_kernel<V>,
+          chunk_encode_kernel<V>,
+          chunk_step_kernel<V>,
           adam_kernel<V>,
           adam_momentum_kernel<V>,
           dither_planes_kernel<V>,

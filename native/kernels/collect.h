@@ -21,6 +21,7 @@ struct PlainValues {
   inline void find(Run&, int, typename V::M, const Found&) const {}
   inline void keep(size_t, size_t, const Run&) const {}
   inline void note(size_t, double) const {}
+  inline void prefetch(size_t i) const { __builtin_prefetch(x + i); }
 };
 
 template <class V>
@@ -51,6 +52,10 @@ class ResidualValues {
     clear_run<V>(step_.gradient, i, count);
   }
   inline void note(size_t grain, double squares) const { step_.squares[grain] = squares; }
+  inline void prefetch(size_t i) const {
+    __builtin_prefetch(step_.gradient.data + i);
+    __builtin_prefetch(step_.residual.from + i);
+  }
 
  private:
   const ResidualStep& step_;

@@ -84,6 +84,16 @@ struct Avx2 {
     }
   }
 
+  static void icompress(M m, I a, uint32_t* p) {
+    uint32_t lanes[16];
+    istore(lanes, a);
+    for (uint32_t left = bits(m); left != 0; left &= left - 1) *p++ = lanes[__builtin_ctz(left)];
+  }
+
+  static I iload(const uint32_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+  }
   static I iset(uint32_t x) {
     return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))};
   }

@@ -48,6 +48,9 @@ struct Avx512 {
     _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m, iadd(iota(), iset(base))));
   }
 
+  static void icompress(M m, I a, uint32_t* p) { _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(m, a)); }
+
+  static I iload(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static I iset(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
   static I iota() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
   static I iadd(I a, I b) { return _mm512_add_epi32(a, b); }

@@ -96,6 +96,15 @@ struct Neon {
     }
   }
 
+  static void icompress(M m, I a, uint32_t* p) {
+    uint32_t lanes[16];
+    istore(lanes, a);
+    for (uint32_t left = bits(m); left != 0; left &= left - 1) *p++ = lanes[__builtin_ctz(left)];
+  }
+
+  static I iload(const uint32_t* p) {
+    return ieach([p](int i) { return vld1q_u32(p + 4 * i); });
+  }
   static I iset(uint32_t x) {
     return ieach([x](int) { return vdupq_n_u32(x); });
   }
@@ -229,9 +238,6 @@ struct Neon {
  private:
   static int32x4_t signed_of(uint32x4_t x) { return vreinterpretq_s32_u32(x); }
   static uint16x8_t halves(uint32x4_t x) { return vreinterpretq_u16_u32(x); }
-  static I iload(const uint32_t* p) {
-    return ieach([p](int i) { return vld1q_u32(p + 4 * i); });
-  }
   // Lane i has bit i.
   static I lane_bits() {
     static constexpr uint32_t lanes[16] = {1,   2,   4,    8,    16,   32,   64,    128,

@@ -101,6 +101,13 @@ struct Scalar {
     for (; m != 0; m &= m - 1) *p++ = base + static_cast<uint32_t>(__builtin_ctz(m));
   }
 
+  static void icompress(M m, const I& a, uint32_t* p) {
+    for (; m != 0; m &= m - 1) *p++ = a.lane[__builtin_ctz(m)];
+  }
+
+  static I iload(const uint32_t* p) {
+    return ieach([p](int i) { return p[i]; });
+  }
   static I iset(uint32_t x) {
     return ieach([x](int) { return x; });
   }

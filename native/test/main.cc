@@ -8,6 +8,7 @@
 namespace thinwire::test {
 
 Suite adam_suite();
+Suite chunk_topk_suite();
 Suite crc32c_suite();
 Suite dense_suite();
 Suite dither_suite();
@@ -51,9 +52,9 @@ bool wanted(const Suite& suite, int argc, char** argv) {
 
 int run_all(int argc, char** argv) {
   Totals totals;
-  for (const auto& make : {adam_suite, crc32c_suite, dense_suite, dither_suite, elias_suite, memory_suite, rice_suite,
-                           sampling_suite, sign_suite, sign_runs_suite, sparse_suite, sparse_steps_suite,
-                           topk_suite}) {
+  for (const auto& make : {adam_suite, chunk_topk_suite, crc32c_suite, dense_suite, dither_suite, elias_suite,
+                           memory_suite, rice_suite, sampling_suite, sign_suite, sign_runs_suite, sparse_suite,
+                           sparse_steps_suite, topk_suite}) {
     const Suite suite = make();
     if (!wanted(suite, argc, argv)) continue;
     const Totals more = run(suite);

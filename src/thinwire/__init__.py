@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from thinwire.client.client import (
         Client as Client,
     )
+    from thinwire.codec.chunk_topk import (
+        ChunkTopK as ChunkTopK,
+    )
     from thinwire.codec.dense import (
         BFloat16 as BFloat16,
         Float16 as Float16,
@@ -160,6 +163,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "thinwire.choice": ("recipe_for", "recipes"),
     "thinwire.client.client": ("Client",),
+    "thinwire.codec.chunk_topk": ("ChunkTopK",),
     "thinwire.codec.dense": ("BFloat16", "Float16", "Float32"),
     "thinwire.codec.dither": ("Dither",),
     "thinwire.codec.policy": ("by_name", "small_as", "unless_dense_is_cheaper", "vectors_as"),

@@ -44,6 +44,9 @@ GOLDEN = {
     "recipe/1 Recipe(push=TopK(0.01), push_feedback=Residual(decay=0.95))": tw.Recipe(
         push=tw.TopK(0.01), push_feedback=tw.Residual(rescale=False, decay=0.95)
     ),
+    "recipe/1 Recipe(push=ChunkTopK(), pull=ChunkTopK(ratio=0.125, values='4bit'))": tw.Recipe(
+        push=tw.ChunkTopK(1 / 64, values="2bit"), pull=tw.ChunkTopK(0.125, values="4bit")
+    ),
     "recipe/1 Recipe(push=Dither(4), pull=RandomK(0.1))": tw.Recipe(
         push=tw.Dither(4, levels="linear", norm="max"), pull=tw.RandomK(0.1)
     ),

@@ -32,6 +32,9 @@ TOP_KS: list[Codec] = [
     for values in ("float32", "float16", "int8")
     for select in ("sampled", "exact")
 ]
+CHUNK_TOP_KS: list[Codec] = [
+    tw.ChunkTopK(ratio, values) for ratio in (1 / 64, 0.3, 1.0) for values in ("2bit", "4bit")
+]
 WITHOUT_MOMENTUM: list[Feedback] = [
     tw.Residual(),
     tw.Residual(rescale=True),
@@ -138,7 +141,7 @@ def test_every_pair_that_should_be_fused_is() -> None:
     for feedback in RESIDUAL_CHAINS:
         assert all(find_fusion(codec, feedback) for codec in TOP_KS)
     for feedback in WITHOUT_MOMENTUM:
-        assert all(find_fusion(codec, feedback) for codec in ONE_BITS)
+        assert all(find_fusion(codec, feedback) for codec in (*ONE_BITS, *CHUNK_TOP_KS))
     for codec in ONE_BITS:
         assert all(can_sum(codec, feedback) for feedback in SERVER_FEEDBACKS)
     for codec in TOP_KS:
@@ -164,6 +167,13 @@ def check_steps(twins: Twins, data: st.DataObject) -> None:
 @laws
 @given(codec=st.sampled_from(ONE_BITS), data=st.data())
 def test_onebit_steps_are_equal(codec: Codec, feedback: Feedback, data: st.DataObject) -> None:
+    check_steps(Twins(codec, feedback), data)
+
+
+@pytest.mark.parametrize("feedback", RESIDUAL_CHAINS, ids=repr)
+@laws
+@given(codec=st.sampled_from(CHUNK_TOP_KS), data=st.data())
+def test_chunk_topk_steps_are_equal(codec: Codec, feedback: Feedback, data: st.DataObject) -> None:
     check_steps(Twins(codec, feedback), data)
 
 
@@ -282,6 +292,7 @@ def test_the_codec_may_change_between_steps(data: st.DataObject) -> None:
         tw.OneBit(),
         tw.OneBit("l2", 64),
         tw.TopK(0.1),
+        tw.ChunkTopK(),
         tw.Float16(),
         tw.Dither(3),
     ]
@@ -309,7 +320,7 @@ def test_saving_and_loading_in_the_middle_changes_nothing(
     twins.check_states()
 
 
-@pytest.mark.parametrize("codec", [tw.OneBit(block=128), tw.TopK(0.01)], ids=repr)
+@pytest.mark.parametrize("codec", [tw.OneBit(block=128), tw.TopK(0.01), tw.ChunkTopK()], ids=repr)
 def test_large_tensors_are_equal(codec: Codec) -> None:
     twins = Twins(codec, tw.chain(tw.Clip(1.0), tw.Residual()))
     for step in range(4):

@@ -36,6 +36,17 @@ def test_payload_and_its_meaning_are_the_documented_ones(
     assert same_bits(decoded(codec, payload, x.numel()), expected_tensor(codec, payload, x.numel()))
 
 
+@pytest.mark.parametrize("kind", ["normal", "heavy-tailed", "huge", "row-sparse", "subnormal"])
+@pytest.mark.parametrize("codec", [c for c in DETERMINED if isinstance(c, tw.ChunkTopK)], ids=repr)
+def test_chunks_are_the_documented_ones(codec: Codec, kind: str) -> None:
+    for numel in (4096, 4100, 12_345):
+        x = make(kind, numel, seed=numel)
+        x[4096 + 50 : 2 * 4096 + 90] = 0.0  # a chunk with few elements, and one with none
+        payload = bytes(codec.encode(x, seed=0))
+        assert payload == expected_payload(codec, x, seed=0, payload=payload)
+        assert same_bits(decoded(codec, payload, numel), expected_tensor(codec, payload, numel))
+
+
 @pytest.mark.parametrize("scale", ["l1", "l2"])
 @pytest.mark.parametrize("block", [None, 64, 192])
 @pytest.mark.parametrize("stretch", [1.0, 1.5])

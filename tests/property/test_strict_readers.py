@@ -86,6 +86,8 @@ def codings(codec: Codec, payload: bytes) -> bytes:
             return payload[:4]  # block
         case tw.TopK() | tw.Nonzero():
             return payload[4:6]
+        case tw.ChunkTopK():
+            return payload[8:9]  # bits
         case tw.RandomK():
             return payload[:12]  # seed and count
         case tw.Dither():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import thinwire as tw
 from tests.cases import CODECS
-from tests.reference import dither, half, onebit, sparse
+from tests.reference import chunk_topk, dither, half, onebit, sparse
 from thinwire.codec.base import Codec
 
 DETERMINED = [codec for codec in CODECS if not isinstance(codec, tw.RandomK)]
@@ -33,6 +33,8 @@ def expected_payload(codec: Codec, x: Tensor, *, seed: int, payload: bytes) -> b
         case tw.TopK():
             kept = sparse.largest(values, math.ceil(codec.ratio * len(values)))
             return sparse.encode(values, kept, codec.values)
+        case tw.ChunkTopK():
+            return chunk_topk.encode(values, codec.ratio, codec.bits)
         case tw.Nonzero():
             return sparse.encode(values, sparse.largest(values, len(values)))
         case tw.Dither():
@@ -67,6 +69,8 @@ def expected_tensor(codec: Codec, payload: bytes, numel: int) -> Tensor:
             values = onebit.decode(payload, numel)
         case tw.TopK() | tw.Nonzero():
             values = sparse.decode(payload, numel)
+        case tw.ChunkTopK():
+            values = chunk_topk.decode(payload, numel)
         case tw.Dither():
             values = dither.decode(payload, numel)
         case _:

@@ -14,15 +14,14 @@ from torch import Tensor
 
 from thinwire import _native
 from thinwire.codec.base import Codec, Payload, accepted, finite
+from thinwire.codec.chunk_topk import ChunkTopK
 from thinwire.codec.sign import OneBit
 from thinwire.codec.sparse import Nonzero
 from thinwire.codec.topk import TopK
+from thinwire.compressor.stages import Stages
 from thinwire.compressor.state import Change
-from thinwire.feedback.base import LARGEST, Feedback, NoFeedback, stages_of
-from thinwire.feedback.clip import Clip
-from thinwire.feedback.momentum import Momentum, SharedMomentum
+from thinwire.feedback.base import LARGEST, Feedback, NoFeedback
 from thinwire.feedback.residual import Residual
-from thinwire.gradient.steps import StepInfo
 
 Stepped = tuple[int | None, float]
 """The nbytes of a payload (None: the gradient is not finite), and its sum of squares."""
@@ -69,53 +68,22 @@ def find_fusion(codec: Codec, feedback: Feedback) -> Fusion | None:
     """The fused form of this pair, if there is one."""
     if isinstance(codec, Nonzero) and feedback == NoFeedback():
         return _SparseSum(codec)
-    stages = _Stages.of(feedback)
+    stages = Stages.of(feedback)
     if stages is None:
         return None
     if isinstance(codec, OneBit) and stages.momentum is None:
         return _OneBitFusion(codec, stages)
     if isinstance(codec, TopK):
         return _TopKFusion(codec, stages)
+    if isinstance(codec, ChunkTopK) and stages.momentum is None:
+        return _ChunkTopKFusion(codec, stages)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Stages:
-    """A feedback that is a Residual, after an optional momentum, after an optional Clip."""
-
-    residual: Residual
-    momentum: Momentum | None = None
-    clip: Clip | None = None
-    shared: SharedMomentum | None = None
-
-    @classmethod
-    def of(cls, feedback: Feedback) -> _Stages | None:
-        match stages_of(feedback):
-            case (Residual() as residual,):
-                return cls(residual)
-            case (Momentum() as momentum, Residual() as residual):
-                return cls(residual, momentum)
-            case (SharedMomentum() as shared, Residual() as residual):
-                return cls(residual, shared=shared)
-            case (Clip() as clip, Residual() as residual):
-                return cls(residual, clip=clip)
-            case (Clip() as clip, Momentum() as momentum, Residual() as residual):
-                return cls(residual, momentum, clip)
-            case (Clip() as clip, SharedMomentum() as shared, Residual() as residual):
-                return cls(residual, clip=clip, shared=shared)
-        return None
-
-    def gain(self, gradient: Tensor, info: StepInfo) -> float:
-        return 1.0 if self.clip is None else self.clip.gain(gradient, info)
-
-    def keep(self, change: Change) -> float:
-        return self.residual.keep(change.after.buffers, change.info)
 
 
 @dataclass(frozen=True, slots=True)
 class _OneBitFusion:
     codec: OneBit
-    stages: _Stages
+    stages: Stages
     sums_in_place = clears = False
 
     def step(
@@ -215,7 +183,7 @@ class _SparseSum:
 @dataclass(frozen=True, slots=True)
 class _TopKFusion:
     codec: TopK
-    stages: _Stages
+    stages: Stages
     sums_in_place = clears = True
 
     def step(
@@ -224,12 +192,7 @@ class _TopKFusion:
         now, then = change.state.settle(), change.after.buffers
         change.after.scales = None
         gain, keep = self.stages.gain(gradient, change.info), self.stages.keep(change)
-        if self.stages.shared is not None and change.info.carried is not None:
-            given = gradient
-            gradient = self.stages.shared.before(given * gain, {}, change.info)
-            gain = 1.0
-            if clear:
-                given.zero_()
+        gradient, gain = self.stages.given(gradient, change, clear=clear, gain=gain)
         k = self.codec.kept(gradient.numel())
         settings = k, self.codec.native_select, self.codec.native_values, gain, keep
         momentum = self.stages.momentum
@@ -253,7 +216,7 @@ class _TopKFusion:
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         # With a residual that follows the learning rate all of it changes.
-        alone = replace(self.stages, shared=None) == _Stages(Residual())
+        alone = replace(self.stages, shared=None) == Stages(Residual())
         return alone and all(i in _LISTS for i in wire_ids)
 
     def sum_step(
@@ -277,3 +240,39 @@ class _TopKFusion:
             change.log,
             out,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkTopKFusion:
+    codec: ChunkTopK
+    stages: Stages
+    sums_in_place = False
+    clears = True
+
+    def step(
+        self, gradient: Tensor, change: Change, out: memoryview, *, clear: bool = False
+    ) -> Stepped:
+        now, then = change.state.settle(), change.after.buffers
+        change.after.scales = None
+        gain, keep = self.stages.gain(gradient, change.info), self.stages.keep(change)
+        gradient, gain = self.stages.given(gradient, change, clear=clear, gain=gain)
+        residuals, settings = (
+            (now["residual"], then["residual"]),
+            (self.codec.ratio, self.codec.bits),
+        )
+        return _native.chunk_topk_step(gradient, *residuals, *settings, gain, keep, out, clear)
+
+    def can_sum(self, wire_ids: Iterable[int]) -> bool:
+        del wire_ids  # a sum of lists has more elements than a list may hold: it is dense
+        return False
+
+    def sum_step(
+        self,
+        payloads: Sequence[Payload],
+        weight: float,
+        change: Change,
+        out: memoryview,
+        *,
+        numel: int,
+    ) -> None:
+        """Not done: ``can_sum`` says so."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from thinwire.codec.base import Codec
+from thinwire.codec.chunk_topk import ChunkTopK
 from thinwire.codec.dense import Float16
 from thinwire.codec.dither import Dither
 from thinwire.codec.randomk import RandomK
@@ -23,6 +24,7 @@ CODECS = (
     OneBit(),
     OneBit("l2", block=64),
     TopK(0.05, values="int8"),
+    ChunkTopK(0.05),
     RandomK(0.3),
     Dither(2),
 )
