@@ -135,6 +135,7 @@ if TYPE_CHECKING:
         doublesqueeze as doublesqueeze,
         local_average as local_average,
         momentum_sgd as momentum_sgd,
+        sparseloco as sparseloco,
     )
     from thinwire.replay.replay import (
         replay_log as replay_log,
@@ -216,6 +217,7 @@ _NAMES = {
         "doublesqueeze",
         "local_average",
         "momentum_sgd",
+        "sparseloco",
     ),
     "thinwire.replay.replay": ("replay_log",),
     "thinwire.server.log.settings": ("LogSettings",),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from thinwire.checks import check_momentum, check_positive, check_whole
 from thinwire.codec.base import Codec, is_unbiased
+from thinwire.codec.chunk_topk import ChunkTopK
 from thinwire.codec.dense import BFloat16, Float16, Float32
 from thinwire.codec.dither import Dither
 from thinwire.codec.policy import (
@@ -248,3 +249,25 @@ def diloco(
     with fewer, less of it is better (``lr=0.8, momentum=0.5``).
     """
     return replace(local_average(codec), outer=Outer(lr, momentum, delay))
+
+
+def sparseloco(
+    ratio: float = 1 / 64, *, decay: float = 0.95, values: str = "2bit", two_way: bool = True
+) -> Recipe:
+    """For local steps, SparseLoCo: the largest changes in every 4,096, in a few bits, no momentum.
+
+    Each worker pushes ``ratio`` of what it changed as ``ChunkTopK`` of ``values``, with a residual
+    that is multiplied by ``decay`` in each round: what was left out long ago is out of date. That
+    takes the place of outer momentum. Global weights move by the mean over all workers, an element
+    that a worker left out counting as zero, as in the paper. 1-D tensors travel in 16 bits.
+
+    ``two_way`` compresses the answer the same way, but its residual keeps all: it is owed to every
+    worker alike, and no worker can send it again. Without it the answer is the list of all elements
+    that any worker pushed, in float32.
+    """
+    kept = ChunkTopK(ratio, values)
+    push = vectors_as(BFloat16(), otherwise=kept)
+    forgetful = Residual(decay=decay)
+    if two_way:
+        return Recipe(push, forgetful, push, Residual())
+    return Recipe(push, forgetful, vectors_as(Float32(), otherwise=Nonzero()))

@@ -9,10 +9,13 @@ from typing import Any
 
 from thinwire import recipe as recipes
 from thinwire.codec import policy, registry, schedule
+from thinwire.codec.chunk_topk import ChunkTopK
 from thinwire.codec.topk import TopK
 from thinwire.errors import ConfigError
+from thinwire.feedback.base import NoFeedback
 from thinwire.feedback.clip import Clip
 from thinwire.feedback.momentum import AdamMomentum, Momentum
+from thinwire.feedback.residual import decay_of
 from thinwire.recipe import Recipe
 from thinwire.recipe_text import read_stored_recipe, written
 
@@ -46,6 +49,8 @@ def _guesses(recipe: Recipe) -> Iterator[tuple[Callable[..., Recipe], dict[str, 
         yield from _local(recipe, codec)
         if isinstance(codec, TopK):
             yield recipes.dgc, _dgc_settings(recipe, codec)
+        if isinstance(codec, ChunkTopK):
+            yield recipes.sparseloco, _sparseloco_settings(recipe, codec)
 
 
 def _clipping(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
@@ -63,6 +68,15 @@ def _local(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe], 
     yield recipes.local_average, {"codec": codec}
     outer_settings = {"lr": outer.lr, "momentum": outer.momentum, "delay": outer.delay}
     yield recipes.diloco, {"codec": codec, **outer_settings}
+
+
+def _sparseloco_settings(recipe: Recipe, kept: ChunkTopK) -> dict[str, Any]:
+    return {
+        "ratio": kept.ratio,
+        "decay": decay_of(recipe.push_feedback),
+        "values": kept.values,
+        "two_way": recipe.pull_feedback != NoFeedback(),
+    }
 
 
 def _dgc_settings(recipe: Recipe, kept: TopK) -> dict[str, Any]:

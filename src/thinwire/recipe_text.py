@@ -62,6 +62,7 @@ _RECIPES: Names = {
         recipes.clan,
         recipes.local_average,
         recipes.diloco,
+        recipes.sparseloco,
     )
 }
 _WRITTEN_AS = {

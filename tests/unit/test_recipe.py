@@ -79,6 +79,23 @@ def test_clan_has_feedback_for_biased_codecs_only(codec: Codec, biased: bool) ->
     assert recipe.push_feedback == recipe.pull_feedback == expected
 
 
+def test_sparseloco_forgets_on_the_way_there_only() -> None:
+    recipe = tw.sparseloco(1 / 32, decay=0.9, values="4bit")
+    assert pushed(recipe, MATRIX) == pulled(recipe, MATRIX) == tw.ChunkTopK(1 / 32, "4bit")
+    assert pushed(recipe, VECTOR) == pulled(recipe, VECTOR) == tw.BFloat16()
+    assert recipe.push_feedback == tw.Residual(decay=0.9)
+    assert recipe.pull_feedback == tw.Residual()
+    assert recipe.outer == tw.Outer()
+
+
+def test_sparseloco_answers_in_full_if_only_the_way_there_is_compressed() -> None:
+    recipe = tw.sparseloco(two_way=False)
+    assert pushed(recipe, MATRIX) == tw.ChunkTopK()
+    assert pulled(recipe, MATRIX) == tw.Nonzero()
+    assert pulled(recipe, VECTOR) == tw.Float32()
+    assert recipe.pull_feedback == tw.NoFeedback()
+
+
 def test_clan_sends_vectors_in_16_bits_where_its_codec_is_biased() -> None:
     assert pushed(tw.clan(tw.OneBit()), MATRIX) == pulled(tw.clan(tw.OneBit()), MATRIX)
     assert pushed(tw.clan(tw.OneBit()), MATRIX) == tw.OneBit()

@@ -41,6 +41,10 @@ NAMED = {
     "doublesqueeze(TopK(0.01))": tw.doublesqueeze(tw.TopK(0.01)),
     "clan(Dither(4))": tw.clan(tw.Dither(4)),
     "clan(OneBit())": tw.clan(tw.OneBit()),
+    "sparseloco(0.125)": tw.sparseloco(0.125),
+    "sparseloco(0.25, decay=0.5, values='4bit', two_way=False)": tw.sparseloco(
+        0.25, decay=0.5, values="4bit", two_way=False
+    ),
 }
 OTHERS = [
     tw.Recipe(push=tw.OneBit(), push_feedback=tw.Residual(rescale=True)),
