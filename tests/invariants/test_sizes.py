@@ -12,6 +12,7 @@ import torch
 
 import thinwire as tw
 from tests.reference import shapes as nets
+from thinwire.testing.tensors import make
 from thinwire.wire.body import Entry
 from thinwire.wire.frame import pack
 from thinwire.wire.messages import Push, encode
@@ -59,3 +60,14 @@ def _frame_ratio(shapes: nets.Shapes, values: str) -> float:
         entries.append(Entry(piece, sent))
     header, body = pack(encode(Push(0, 0.0, tuple(entries)), run=1, epoch=1, worker=0, step=0))
     return 4 * nets.count(shapes) / (len(header) + len(body))
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy-tailed"])
+@pytest.mark.parametrize(("values", "most_bits"), [("2bit", 9.8), ("4bit", 11.8)])
+def test_S7_a_kept_element_of_a_chunk_takes_few_bits(
+    kind: str, values: str, most_bits: float
+) -> None:
+    """Header, levels, places and all, at 1/64: the places of 64 in 4,096 are 7.4 bits each."""
+    codec = tw.ChunkTopK(values=values)
+    x = make(kind, 1 << 20, seed=1)
+    assert 8 * len(codec.encode(x, seed=0)) / codec.kept(x.numel()) <= most_bits

@@ -46,6 +46,7 @@ class Buffers:
     wanted_sum: Tensor  # that of a server
     sign_residual: Tensor  # 1-bit in torch, which keeps it as it is
     topk_residual: Tensor
+    chunk_residual: Tensor
     dgc_velocity: Tensor
     dgc_residual: Tensor
     param: Tensor  # and its two means, for Adam
@@ -75,6 +76,7 @@ def make_buffers(numel: int) -> Buffers:
         wanted_sum=_zeros(numel),
         sign_residual=_zeros(numel),
         topk_residual=_steady_residual(gradient, per_step=1.0),
+        chunk_residual=_zeros(numel),
         dgc_velocity=_zeros(numel).add_(gradient, alpha=1 / (1 - MOMENTUM)),
         dgc_residual=_steady_residual(gradient, per_step=1 / (1 - MOMENTUM)),
         param=_zeros(numel).copy_(gradient),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from thinwire import _native
+from thinwire.codec.chunk_topk import ChunkTopK
 from thinwire.codec.policy import BLOCK
 from thinwire.codec.randomk import RandomK
 from thinwire.codec.topk import TopK
@@ -63,6 +64,7 @@ def kernel_cases(b: Buffers, helper: ThreadPoolExecutor) -> list[Case]:
         _topk(b),
         _sparse(b),
         _steps(b),
+        _chunk_topk(b),
         _adam(b),
         _dither(b),
         _halves(b),
@@ -226,6 +228,15 @@ def _steps(b: Buffers) -> Iterator[Case]:
         tuned=partial(torch_ops.tuned_dgc_step, *dgc, MOMENTUM, b.scratch),
     )
     yield Case("DGC step, 2 threads", step, threads=2, one_thread="DGC step")
+
+
+def _chunk_topk(b: Buffers) -> Iterator[Case]:
+    codec, state = ChunkTopK(), (b.gradient, b.chunk_residual, b.chunk_residual)
+    step = _encoder(b, _native.chunk_topk_step, *state, codec.ratio, codec.bits, 1.0, 0.95)
+    payload = bytes(step())
+    yield Case("chunk top-k step", step)
+    yield Case("chunk top-k step, 2 threads", step, threads=2, one_thread="chunk top-k step")
+    yield Case("chunk top-k add", partial(_native.chunk_topk_add, payload, b.out, 0.5))
 
 
 def _adam(b: Buffers) -> Iterator[Case]:

@@ -67,6 +67,7 @@ _LARGE = {
     "1-bit server, sum of 2": {Kind.MEMCPY: 0.9},
     "top-k 0.1 %": {Kind.MEMCPY: 0.65, Kind.TORCH: 30.0, Kind.INDEX_BITS: 11.6},
     "top-k step": {Kind.MEMCPY: 1.15},
+    "chunk top-k step": {Kind.MEMCPY: 1.6},
     "DGC step": {Kind.MEMCPY: 1.8},
     "DGC step, 2 threads": _TWO_THREADS,
     "AdamW": {Kind.TUNED: 1.0},
