@@ -27,7 +27,7 @@ from thinwire.gradient.pieces import Key
 from thinwire.optim.lans import LANS
 from thinwire.optim.sgd import SGD
 from thinwire.optim.takeover import momentum_of
-from thinwire.recipe import Outer, Recipe, adam, check_recipe, clan, doublesqueeze, momentum_sgd
+from thinwire.recipe import Recipe, adam, check_recipe, clan, doublesqueeze, momentum_sgd
 from thinwire.recipe_names import typed_recipe
 
 _logger = logging.getLogger(__name__)
@@ -228,10 +228,10 @@ def choose_recipe(
         _logger.info("%s: %s, for %s", owner, typed_recipe(recipe), kind)
         return recipe
     check_recipe(recipe, owner=owner)
-    if recipe.outer != Outer():
+    if recipe.outer is not None:
         raise ConfigError(
-            f"{owner}: this recipe has an outer optimizer, which is for local steps: use it with "
-            "tw.local_steps, or with local_steps=... of tw.Client and tw.VirtualCluster"
+            f"{owner}: this recipe is for local steps: use it with tw.local_steps, or with "
+            "local_steps=... of tw.Client and tw.VirtualCluster"
         )
     if optimizer is not None:
         check_pair(recipe, optimizer, force=force)

@@ -50,14 +50,15 @@ class Outer:
 class Recipe:
     """``push`` is what workers send, ``pull`` what comes back, each with its feedback.
 
-    ``outer`` is for local steps, where what is sent is old weights minus new.
+    ``outer`` is for local steps, where what is sent is old weights minus new. None: the recipe is
+    for gradients, and servers refuse workers of the other kind.
     """
 
     push: Chooser = field(default_factory=Float32)
     push_feedback: Feedback = field(default_factory=NoFeedback)
     pull: Chooser = field(default_factory=Float32)
     pull_feedback: Feedback = field(default_factory=NoFeedback)
-    outer: Outer = field(default_factory=Outer)
+    outer: Outer | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "push", as_policy(self.push))
@@ -235,9 +236,9 @@ def local_average(codec: Codec | None = None) -> Recipe:
     travel in 16 bits. With ``Float32`` nothing is compressed.
     """
     if codec == Float32():
-        return Recipe()
+        return Recipe(outer=Outer())
     both = vectors_as(BFloat16(), otherwise=by_row(OneBit()) if codec is None else codec)
-    return Recipe(both, Residual(), both, Residual())
+    return Recipe(both, Residual(), both, Residual(), Outer())
 
 
 def diloco(
@@ -269,5 +270,5 @@ def sparseloco(
     push = vectors_as(BFloat16(), otherwise=kept)
     forgetful = Residual(decay=decay)
     if two_way:
-        return Recipe(push, forgetful, push, Residual())
-    return Recipe(push, forgetful, vectors_as(Float32(), otherwise=Nonzero()))
+        return Recipe(push, forgetful, push, Residual(), Outer())
+    return Recipe(push, forgetful, vectors_as(Float32(), otherwise=Nonzero()), outer=Outer())

@@ -65,6 +65,8 @@ def _clipping(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe
 
 def _local(recipe: Recipe, codec: Any) -> Iterator[tuple[Callable[..., Recipe], dict[str, Any]]]:
     outer = recipe.outer
+    if outer is None:
+        return
     yield recipes.local_average, {"codec": codec}
     outer_settings = {"lr": outer.lr, "momentum": outer.momentum, "delay": outer.delay}
     yield recipes.diloco, {"codec": codec, **outer_settings}

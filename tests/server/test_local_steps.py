@@ -308,6 +308,22 @@ def test_what_does_not_fit_is_refused_with_what_to_use() -> None:
                 worker.train(range(1))
 
 
+def test_a_server_of_rounds_refuses_a_worker_that_sends_gradients() -> None:
+    """Also where nothing is compressed: the mean of gradients and of changes is neither."""
+    with RunningServer(tw.local_average(tw.Float32()), Rules.synchronous(1)) as server:
+        net = network()
+        client = Client([server.address], tw.dense(), rank=0, workers=1)
+        with pytest.raises(tw.Refused, match="recipe"):
+            client.attach(net, adamw(net))
+    for recipe in (tw.local_average(), tw.local_average(tw.Float32()), tw.sparseloco()):
+        client = Client(["tcp://127.0.0.1:1"], recipe, rank=0, workers=1)
+        with pytest.raises(tw.ConfigError, match="this recipe is for local steps"):
+            client.attach(net, adamw(net))
+    worker = Worker(["tcp://127.0.0.1:1"], tw.dense(), 0, workers=1)
+    with pytest.raises(tw.ConfigError, match="this recipe is for gradients"):
+        worker.client.attach(worker.net, worker.optimizer)
+
+
 def test_a_worker_that_diverged_stops_and_pushes_nothing() -> None:
     with RunningServer(tw.local_average(), Rules.synchronous(1)) as server:
         worker = Worker([server.address], None, 0, workers=1)

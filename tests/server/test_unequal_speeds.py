@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -191,8 +191,7 @@ def test_what_does_not_fit_is_refused_with_what_to_use() -> None:
         tw.local_steps(net, optimizer, every="auto")  # type: ignore[arg-type]
     with pytest.raises(tw.ConfigError, match="its workers are equally fast"):
         tw.VirtualCluster(net, optimizer, workers=2, local_steps=tw.Rounds("auto"))
-    sparse = tw.local_average(tw.TopK(0.1))
-    sparse = tw.Recipe(tw.TopK(0.1), sparse.push_feedback, tw.TopK(0.1), sparse.pull_feedback)
+    sparse = replace(tw.local_average(tw.TopK(0.1)), push=tw.TopK(0.1), pull=tw.TopK(0.1))
     client = Client(["tcp://127.0.0.1:1"], sparse, rank=0, workers=2, local_steps="auto")
     with pytest.raises(tw.ConfigError, match="thinwire/speeds"):
         client.attach(net, optimizer)

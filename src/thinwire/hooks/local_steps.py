@@ -53,9 +53,9 @@ def local_steps(
     """Let each rank train ``net`` alone, and average what they have changed in rounds.
 
     One line in a script that trains on one machine: each ``optimizer.step()`` is counted, and every
-    ``every`` of them old weights minus new travel as ``recipe`` says (None: ``local_average()``).
-    Ranks must see different data. Call ``synchronize()`` at the end of training: it exchanges what
-    is left, and all ranks have the same weights.
+    ``every`` of them old weights minus new travel as ``recipe`` says: ``local_average()`` (None),
+    ``diloco()`` or ``sparseloco()``. Ranks must see different data. Call ``synchronize()`` at the
+    end of training: it exchanges what is left, and all ranks have the same weights.
 
     With a ``delay`` training goes on for so many steps while a round's exchange is under way, and
     then its result is merged. With ``fragments`` parts of the network take turns, so that the link

@@ -11,13 +11,14 @@ from thinwire.feedback.base import stages_of
 from thinwire.feedback.clip import Clip
 from thinwire.gradient.pieces import Key
 from thinwire.optim.takeover import momentum_of
-from thinwire.recipe import Recipe
+from thinwire.recipe import Outer, Recipe
 
 _DENSE = Float32 | Float16 | BFloat16
 
 
-def check_local(recipe: Recipe, buffers: Iterable[Key] = ()) -> None:
-    """Refuse what does not fit changes of weights. ``buffers`` are those of the network."""
+def check_local(recipe: Recipe, buffers: Iterable[Key] = ()) -> Outer:
+    """Refuse what does not fit changes of weights. ``buffers`` are those of the network. Returns
+    what global weights do with their mean."""
     if recipe.shares_momentum or momentum_of(recipe) is not None:
         raise ConfigError(
             "this recipe is for gradients and holds their momentum, but local steps send changes "
@@ -29,6 +30,11 @@ def check_local(recipe: Recipe, buffers: Iterable[Key] = ()) -> None:
             "changes of weights have no learning rate and must not be clipped: clip gradients "
             "before optimizer.step(), and use tw.local_average() or tw.diloco()"
         )
+    if recipe.outer is None:
+        raise ConfigError(
+            "this recipe is for gradients, and local steps send changes of weights: use "
+            "tw.local_average(codec), or give it outer=tw.Outer()"
+        )
     for way in (recipe.push, recipe.pull):
         for key in buffers:
             codec = as_policy(way).choose(key, step=0, workers=2)
@@ -38,3 +44,4 @@ def check_local(recipe: Recipe, buffers: Iterable[Key] = ()) -> None:
                     "variance negative: let 1-D tensors travel in 16 bits, as "
                     "tw.local_average(codec) does, or use tw.vectors_as(...)"
                 )
+    return recipe.outer

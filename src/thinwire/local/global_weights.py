@@ -50,11 +50,11 @@ class GlobalWeights:
         if len(buffers) == len(self.local):
             raise ConfigError("local_steps: this network has no parameter to train")
         self.keys = [_key(name, tensor) for name, tensor in self.local.items()]
-        check_local(recipe, [key for key in self.keys if key.name in buffers])
+        outer = check_local(recipe, [key for key in self.keys if key.name in buffers])
         self.tensors = {name: nn.Parameter(_copied(t)) for name, t in self.local.items()}
         """All of them as parameters of ``optimizer``, whose gradient is the mean of changes."""
         self.optimizer = make_outer(
-            recipe.outer,
+            outer,
             [t for name, t in self.tensors.items() if name not in buffers],
             [self.tensors[name] for name in buffers],
         )
