@@ -63,7 +63,7 @@ POWERSGD = {
     LinkCase("powersgd4", "PowerSGD rank 4", 3): 4,
 }
 EVERY = 32
-_LATER = 16
+_LATER = 28
 """Steps of an exchange that is under way while training goes on."""
 POST_LOCAL = LinkCase("post-local", f"post-local SGD, every {EVERY}", 2.5, rounds=Rounds(EVERY))
 _ONE_BIT, _TOPK = "doublesqueeze(OneBit())", "doublesqueeze(TopK(0.001))"
