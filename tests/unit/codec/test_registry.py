@@ -13,8 +13,8 @@ from thinwire.codec.base import PRIVATE_WIRE_IDS
 
 
 def test_ours_are_all_there_under_the_names_they_give_themselves() -> None:
-    names = {"bfloat16", "dither", "float16", "float32", "nonzero", "onebit", "randomk", "topk"}
-    assert set(tw.codecs()) == names
+    names = "bfloat16 chunktopk dither float16 float32 nonzero onebit randomk topk"
+    assert sorted(tw.codecs()) == names.split()
     assert all(cls.name == name for name, cls in tw.codecs().items())
 
 
@@ -29,6 +29,7 @@ def test_wire_ids_are_what_they_always_were() -> None:
         6: "nonzero",
         7: "randomk",
         8: "dither",
+        9: "chunktopk",
     }
     assert not {cls.wire_id for cls in tw.codecs().values()} & set(PRIVATE_WIRE_IDS)
 
@@ -49,7 +50,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
         tw.make_codec("zstandard")
     assert str(caught.value) == (
         "no codec is named 'zstandard'. Known codecs: "
-        "bfloat16, dither, float16, float32, nonzero, onebit, randomk, topk"
+        "bfloat16, chunktopk, dither, float16, float32, nonzero, onebit, randomk, topk"
     )
 
 
@@ -67,7 +68,7 @@ def test_the_list_cannot_be_changed() -> None:
         tw.codecs()["mine"] = tw.OneBit  # type: ignore[index]  # the point
 
 
-@pytest.mark.parametrize("wire_id", [0, 9, 0x8000, 0xFFFF])
+@pytest.mark.parametrize("wire_id", [0, 10, 0x8000, 0xFFFF])
 def test_an_unknown_wire_id_is_refused(wire_id: int) -> None:
     with pytest.raises(tw.UnknownCodecError, match=f"wire id {wire_id}"):
         registry.decode(wire_id, b"", torch.zeros(0))
