@@ -59,6 +59,8 @@ def _variants(every: int) -> tuple[Variant, ...]:
         _alone("onebit", "1 bit", "local_average()", every, main=True),
         _alone("outer", "float32, outer 0.8 / 0.5", _outer("Float32()"), every, main=True),
         _alone("outer-onebit", "1 bit, outer 0.8 / 0.5", _outer(), every, main=True),
+        _alone("sparse", "1/64 in 2 bits", "sparseloco()", every, main=True),
+        _alone("sparse-one-way", "1/64 there alone", "sparseloco(two_way=False)", every),
         _alone("diloco", "DiLoCo: float32, outer 0.7 / 0.9", "diloco(Float32())", every),
         _alone("diloco-onebit", "DiLoCo in 1 bit", "diloco()", every),
         _alone("half", "1 bit, half as many steps a round", _outer(), every // 2),
