@@ -152,7 +152,7 @@ def test_deadlines_leave_time_for_the_link() -> None:
 def test_what_does_not_fit_into_memory_is_refused() -> None:
     large = bench(model=LinkModel(BERT))
     large.check_memory(large.needed_nbytes())
-    with pytest.raises(ConfigError, match=r"23 cases on 2 hosts need about .* choose fewer"):
+    with pytest.raises(ConfigError, match=r"24 cases on 2 hosts need about .* choose fewer"):
         large.check_memory(large.needed_nbytes() - 1)
     assert bench(cases=("ddp",)).needed_nbytes() < large.needed_nbytes() / 4
 
@@ -299,7 +299,15 @@ def test_command_measures_every_case_and_ctrl_c_keeps_it(
 @needs_rights
 def test_local_steps_are_measured_in_whole_rounds_also_over_a_delay(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    chosen = ("none", "ddp", "post-local", "local", "local-overlap", "local-float32")
+    chosen = (
+        "none",
+        "ddp",
+        "post-local",
+        "local",
+        "local-overlap",
+        "local-sparse",
+        "local-float32",
+    )
     cases = [word for case in chosen for word in ("--case", case)]
     link = ["--rate", "100mbit", "--delay", "20ms"]
     result = CliRunner().invoke(main, [*TINY, *cases, *link, "--rounds", "2", "--json", str(out)])

@@ -106,6 +106,15 @@ OURS_LOCAL = (
         rounds=Rounds(EVERY, _LATER),
     ),
     LinkCase(
+        "local-sparse",
+        f"1/64 in 2 bits, every {EVERY}, overlapped",
+        6,
+        "sparseloco()",
+        "sharded",
+        ddp=False,
+        rounds=Rounds(EVERY, _LATER),
+    ),
+    LinkCase(
         "local-float32",
         f"DiLoCo float32, every {EVERY}",
         8,
