@@ -256,11 +256,17 @@ class _ChunkTopKFusion:
         change.after.scales = None
         gain, keep = self.stages.gain(gradient, change.info), self.stages.keep(change)
         gradient, gain = self.stages.given(gradient, change, clear=clear, gain=gain)
-        residuals, settings = (
-            (now["residual"], then["residual"]),
-            (self.codec.ratio, self.codec.bits),
+        return _native.chunk_topk_step(
+            gradient,
+            now["residual"],
+            then["residual"],
+            self.codec.ratio,
+            self.codec.bits,
+            gain,
+            keep,
+            out,
+            clear,
         )
-        return _native.chunk_topk_step(gradient, *residuals, *settings, gain, keep, out, clear)
 
     def can_sum(self, wire_ids: Iterable[int]) -> bool:
         del wire_ids  # a sum of lists has more elements than a list may hold: it is dense

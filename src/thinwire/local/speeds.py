@@ -36,7 +36,7 @@ class Stopwatch:
             self._since = None
 
     def count(self) -> None:
-        """A step is done. The first one is not: nobody knows when it began."""
+        """A step is done. The first one does not count: it is not known when it began."""
         self._steps += self._since is not None
 
     def take(self, now: float) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -128,21 +129,7 @@ class TrainerRole:
         training = self._cells[request.cell]
         wait_for_all()
         training.warm_up()
-        wait_for_all()
-        sent, received = traffic()
-        used, clock = time.process_time(), [time.perf_counter()]
-        for _ in range(request.steps):
-            training.step()
-            clock.append(time.perf_counter())
-        used = time.process_time() - used
-        wait_for_all()  # or bytes that are still in flight would not be counted
-        sent_now, received_now = traffic()
-        return Reply(
-            cpu_seconds=used,
-            sent_nbytes=sent_now - sent,
-            received_nbytes=received_now - received,
-            step_seconds=[b - a for a, b in pairwise(clock)],
-        )
+        return measured(training.step, request.steps)
 
     def _record(self, request: Record) -> Reply:
         training = self._cells[request.cell]
@@ -164,6 +151,25 @@ def _workload(request: Prepare) -> Workload:
         return Computed(request.width, request.batch, rank=request.rank)
     shapes = shapes_of(request.model, request.width)
     return Shaped(shapes, request.backward_ms / 1e3, request.backward, rank=request.rank)
+
+
+def measured(step: Callable[[], object], steps: int) -> Reply:
+    """Times, bytes and processor time of steps that all hosts begin together."""
+    wait_for_all()
+    sent, received = traffic()
+    used, clock = time.process_time(), [time.perf_counter()]
+    for _ in range(steps):
+        step()
+        clock.append(time.perf_counter())
+    used = time.process_time() - used
+    wait_for_all()  # or bytes that are still in flight would not be counted
+    sent_now, received_now = traffic()
+    return Reply(
+        cpu_seconds=used,
+        sent_nbytes=sent_now - sent,
+        received_nbytes=received_now - received,
+        step_seconds=[b - a for a, b in pairwise(clock)],
+    )
 
 
 def traffic(network: Path = _NETWORK, interface: str = INTERFACE) -> tuple[int, int]:

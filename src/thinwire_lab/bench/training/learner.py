@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
 from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise
+from dataclasses import replace
 
 import torch
 
 from thinwire.errors import ConfigError
 from thinwire.hooks.local_exchange import LocalSteps
-from thinwire_lab.bench.links.ddp import wait_for_all, wrap
-from thinwire_lab.bench.links.trainer import traffic
+from thinwire_lab.bench.links.ddp import wrap
+from thinwire_lab.bench.links.trainer import measured
 from thinwire_lab.bench.server.allreduce import make_groups
 from thinwire_lab.bench.training.settings import HOSTS, SEED, WAYS, task_of
 from thinwire_lab.bench.workers.messages import Advance, Begin, Join, Reply, Request, Score
@@ -98,19 +97,6 @@ class LearnerRole:
 
 def _advance(learner: Learner, steps: int) -> Reply:
     """The reply has no loss if training has diverged."""
-    wait_for_all()
-    sent, received = traffic()
-    used, clock, loss = time.process_time(), [time.perf_counter()], 0.0
-    for _ in range(steps):
-        loss = learner.step()
-        clock.append(time.perf_counter())
-    used = time.process_time() - used
-    wait_for_all()  # or bytes that are still in flight would not be counted
-    sent_now, received_now = traffic()
-    return Reply(
-        cpu_seconds=used,
-        sent_nbytes=sent_now - sent,
-        received_nbytes=received_now - received,
-        step_seconds=[b - a for a, b in pairwise(clock)],
-        loss=loss if math.isfinite(loss) else None,
-    )
+    losses: list[float] = []
+    reply = measured(lambda: losses.append(learner.step()), steps)
+    return replace(reply, loss=losses[-1] if math.isfinite(losses[-1]) else None)
