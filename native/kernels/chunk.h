@@ -94,9 +94,9 @@ inline void code_values(const Values& values, uint16_t levels, uint32_t top, Chu
     code_lanes<V>(V::load(chunk.value + i), bounds, count, code);
     const size_t lanes = chunk.count - i < 16 ? chunk.count - i : 16;
     for (size_t j = 0; j < lanes; ++j) {
-      if (i + j < kChunk / kRun) fetch_ahead(values, chunk, 1, i + j);
+      if (i + j < kChunk / kRun) fetch_ahead(values, chunk, 2, i + j);
       codes[i + j] = static_cast<uint8_t>(code[j]);
-      chunk.x[chunk.index[i + j]] = chunk.value[i + j] - sent[code[j]];
+      values.replace(chunk.begin + chunk.index[i + j], chunk.value[i + j] - sent[code[j]]);
     }
   }
 }
@@ -118,16 +118,6 @@ inline void encode_chunk(const Values& values, const ChunkJob& job, uint32_t& gu
   for (size_t i = 0; i < chunk.count; ++i) index[i] = static_cast<uint32_t>(chunk.begin) + chunk.index[i];
 }
 
-template <class V, class Values>
-inline void keep_chunk(const Values& values, const Chunk<V>& chunk) {
-  for (size_t i = chunk.begin; i < chunk.end; i += kRun) {
-    typename Values::Run run;
-    fetch_ahead(values, chunk, 2, (i - chunk.begin) / kRun);
-    for (size_t j = 0; j < 4; ++j) run.x[j] = V::load(chunk.x + (i - chunk.begin) + 16 * j);
-    values.keep(i, run_length<V>(i, chunk.end), run);
-  }
-}
-
 // `begin` is a multiple of kGrain, which is one of kChunk.
 template <class V, class Values>
 void encode_chunks(const Values& values, const ChunkJob& job, size_t begin, size_t end) {
@@ -139,7 +129,6 @@ void encode_chunks(const Values& values, const ChunkJob& job, size_t begin, size
     QuickSquares<V> squares;
     fill_chunk<V>(values, chunk, squares);
     encode_chunk<V>(values, job, guess, chunk);
-    keep_chunk<V>(values, chunk);
     sum = chunk.begin % kGrain == 0 ? squares.total() : sum + squares.total();
     values.note(chunk.begin / kGrain, sum);
   }

@@ -12,10 +12,10 @@ constexpr uint32_t kBeyondAll = 0x80000000u;  // no magnitude reaches it, that o
 // At most kBeyondAll: a step that overflowed to zero would be one for ever.
 static inline uint32_t twice(uint32_t step) { return step < kBeyondAll ? 2 * step : step; }
 
-// A chunk's values, padded to whole runs, and of those the largest.
+// A chunk's values, where they are kept, and of those the largest.
 template <class V>
 struct Chunk {
-  alignas(64) float x[kChunk];
+  const float* x;
   alignas(64) float tops[kChunk / 4];  // magnitudes: in each of the 16 places of a run's quarters the largest of the four
   alignas(64) float value[kChunk + 16];
   uint32_t index[kChunk + 16];
@@ -28,11 +28,12 @@ struct Chunk {
 
 template <class V, class Values>
 inline void fill_chunk(const Values& values, Chunk<V>& chunk, QuickSquares<V>& squares) {
+  chunk.x = values.kept(chunk.begin);
   for (size_t i = chunk.begin; i < chunk.end; i += kRun) {
+    const size_t count = run_length<V>(i, chunk.end);
     typename Values::Run run;
-    values.advance(i, run_length<V>(i, chunk.end), run, squares);
-    float* x = chunk.x + (i - chunk.begin);
-    for (int j = 0; j < 4; ++j) V::store(x + 16 * j, run.x[j]);
+    values.advance(i, count, run, squares);
+    values.keep_near(i, count, run);
     const typename V::I low = V::imax(V::magnitude(run.x[0]), V::magnitude(run.x[1]));
     const typename V::I high = V::imax(V::magnitude(run.x[2]), V::magnitude(run.x[3]));
     V::store(chunk.tops + (i - chunk.begin) / 4, V::float_of_bits(V::imax(low, high)));
@@ -82,9 +83,11 @@ inline void fetch_ahead(const Values& values, const Chunk<V>& chunk, size_t quar
 
 // One run's mask of what reaches a limit.
 template <class V>
-inline uint64_t reaching_mask(const float* x, typename V::I limit) {
+inline uint64_t reaching_mask(const float* x, size_t length, typename V::I limit) {
+  typename V::F run[4];
+  load_run<V>(x, length, run);
   uint64_t mask = 0;
-  for (int j = 0; j < 4; ++j) mask |= static_cast<uint64_t>(V::bits(V::at_least(V::load(x + 16 * j), limit))) << (16 * j);
+  for (int j = 0; j < 4; ++j) mask |= static_cast<uint64_t>(V::bits(V::at_least(run[j], limit))) << (16 * j);
   return mask;
 }
 
@@ -97,7 +100,8 @@ inline void gather_chunk(const Values& values, uint32_t limit, Chunk<V>& chunk) 
   uint32_t* next = chunk.index;
   for (size_t i = 0; i < chunk.numel(); i += kRun) {
     fetch_ahead(values, chunk, 0, i / kRun);
-    uint64_t mask = reaching_mask<V>(chunk.x + i, at);
+    fetch_ahead(values, chunk, 1, i / kRun);
+    uint64_t mask = reaching_mask<V>(chunk.x + i, run_length<V>(i, chunk.numel()), at);
     uint32_t* end = next + __builtin_popcountll(mask);
     do {
       for (int j = 0; j < 4; ++j) {

@@ -22,6 +22,11 @@ struct PlainValues {
   inline void keep(size_t, size_t, const Run&) const {}
   inline void note(size_t, double) const {}
   inline void prefetch(size_t i) const { __builtin_prefetch(x + i); }
+
+  // For codecs that look again at what was kept: where it is, and a new value for one of it.
+  inline void keep_near(size_t, size_t, const Run&) const {}
+  inline const float* kept(size_t i) const { return x + i; }
+  inline void replace(size_t, float) const {}
 };
 
 template <class V>
@@ -56,6 +61,13 @@ class ResidualValues {
     __builtin_prefetch(step_.gradient.data + i);
     __builtin_prefetch(step_.residual.from + i);
   }
+  // Not past the caches, as keep() may: it is looked at at once.
+  inline void keep_near(size_t i, size_t count, const Run& run) const {
+    store_run<V>(step_.residual.to + i, count, run.x);
+    clear_run<V>(step_.gradient, i, count);
+  }
+  inline const float* kept(size_t i) const { return step_.residual.to + i; }
+  inline void replace(size_t i, float x) const { step_.residual.to[i] = x; }
 
  private:
   const ResidualStep& step_;
