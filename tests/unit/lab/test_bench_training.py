@@ -32,7 +32,7 @@ from thinwire_lab.bench.training.settings import (
 from thinwire_lab.cli.show.bench_training import TrainingProgress
 
 SLOW = Link("100mbit", "10ms")
-POWERSGD, LOCAL = WAYS["powersgd4"], WAYS["local-16"]
+POWERSGD, LOCAL = WAYS["powersgd4"], WAYS["average-8"]
 needs_rights = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("tc"), reason="needs root and tc"
 )
@@ -144,7 +144,7 @@ def test_times_to_a_loss_are_read_from_curves() -> None:
 
 def test_a_way_may_have_more_steps_and_is_compared_by_time() -> None:
     rows = rows_of(make_tables(some_results())[1])
-    label = "local steps in 1 bit, every 16"
+    label = "averaging in 1 bit, every 8"
     assert rows[label]["faster than PowerSGD"] == "", "it does not get there itself"
     longer = rows[f"{label}, 200 steps"]
     assert longer["to 1 % above"] == "1.5", "150 steps"
@@ -171,7 +171,7 @@ def test_the_page_has_all_rows_and_a_line_for_each_drawn_way() -> None:
     slow = html.rpartition("<svg")[2]
     assert "3.5</text>" not in slow, "the part where all fall alike is left out"
     assert slow.count('class="line') == 4
-    assert "every 16, 200 steps</span>" in slow, "of two runs of a way the better one is drawn"
+    assert "every 8, 200 steps</span>" in slow, "of two runs of a way the better one is drawn"
 
 
 def test_results_are_kept_and_those_of_another_version_refused(tmp_path: Path) -> None:
@@ -200,17 +200,17 @@ TINY = ("--links", "100mbit-10ms", "--steps", "30")
 def test_command_trains_reports_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped = invoke(tmp_path, *TINY, "--only", "ddp", "--only", "local-16", interrupt=monkeypatch)
+    stopped = invoke(tmp_path, *TINY, "--only", "ddp", "--only", "average-8", interrupt=monkeypatch)
     assert stopped.exit_code == 130, stopped.output
     assert "100mbit, 10ms round trip" in stopped.stdout
     assert [file.stem for file in results_in(tmp_path)] == ["smoke-100mbit-10ms-ddp-30"]
-    result = invoke(tmp_path, *TINY, "--only", "ddp", "--only", "local-16")
+    result = invoke(tmp_path, *TINY, "--only", "ddp", "--only", "average-8")
     assert result.exit_code == 0, result.output
-    assert "1 of 1: local steps in 1 bit, every 16 over 100mbit-10ms" in result.stderr
+    assert "1 of 1: averaging in 1 bit, every 8 over 100mbit-10ms" in result.stderr
     html = (tmp_path / "report.html").read_text()
     assert "DDP fp32" in html
-    assert "every 16" in html
-    ddp, local = (json.loads(file.read_text())["result"] for file in results_in(tmp_path))
+    assert "every 8" in html
+    local, ddp = (json.loads(file.read_text())["result"] for file in results_in(tmp_path))
     assert ddp["points"][-1]["step"] == local["points"][-1]["step"] == 30
     assert ddp["points"][-1]["loss"] < 4.0, "without training it is 4.85"
     assert ddp["step_seconds"] > 0.01, "a round trip at least"

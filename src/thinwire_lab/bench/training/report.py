@@ -20,7 +20,7 @@ NEARLY = 1.01
 POWERSGD = "powersgd4"
 _DRAWN_TO = 1.5
 """Times the loss of dense training: above it, all lines fall alike."""
-_DRAWN = (NONE.name, DDP.name, POWERSGD, "adam", "local-16")
+_DRAWN = (NONE.name, DDP.name, POWERSGD, "adam", "average-8")
 COLUMNS = (
     "way",
     "step ms",

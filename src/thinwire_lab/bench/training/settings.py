@@ -72,9 +72,11 @@ WAYS = {
         DDP,
         CASES["powersgd4"],
         LinkCase("adam", "compressed Adam", 0, "adam()", "sharded"),
-        _local("local-16", "local steps in 1 bit", f"diloco({_OUTER})", 16),
-        _local("local-32", "local steps in 1 bit", f"diloco({_OUTER})", 32),
-        _local("local-float32", "local steps in float32", f"diloco(Float32(), {_OUTER})", 32),
+        _local("average-8", "averaging in 1 bit", "local_average()", 8),
+        _local("local-8", "outer momentum in 1 bit", f"diloco({_OUTER})", 8),
+        _local("local-16", "outer momentum in 1 bit", f"diloco({_OUTER})", 16),
+        _local("local-32", "outer momentum in 1 bit", f"diloco({_OUTER})", 32),
+        _local("local-float32", "outer momentum in float32", f"diloco(Float32(), {_OUTER})", 32),
     )
 }
 UNEVEN = ("adam",)
