@@ -74,7 +74,7 @@ def test_a_network_of_which_ranks_hold_parts_is_refused(make: Callable[[], nn.Mo
     for texts in run(attempts_with, make, ranks=2, keep=False):
         for text in texts:
             assert "each rank holds only a part" in text
-            assert "compress_ddp" in text
+            assert "compress_fsdp" in text
 
 
 def weights_after_refusal() -> tuple[bool, str]:

@@ -22,6 +22,28 @@ def trained_parameters(net: nn.Module) -> dict[str, Tensor]:
     return {plain_name(name): p for name, p in net.named_parameters() if p.requires_grad}
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, of which each rank holds a part.
+
+    Without an import, which would take longer than that of thinwire: a script that has parts has
+    loaded the module that makes them.
+    """
+    for module in ("torch.distributed.tensor", "torch.distributed._tensor"):  # the latter until 2.4
+        kind = getattr(sys.modules.get(module), "DTensor", None)
+        if kind is not None:
+            return isinstance(tensor, kind)
+    return False
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor, in the same memory: its shard of a DTensor, or all."""
+    if not is_sharded(tensor):
+        return tensor
+    with torch.no_grad():
+        part: Tensor = tensor.to_local()  # type: ignore[attr-defined]
+    return part
+
+
 def check_same_parameters(net: nn.Module, parameters: Mapping[str, Tensor]) -> None:
     """Raise ConfigError if other parameters are trained now than these, at ``attach``."""
     if trained_parameters(net).keys() != parameters.keys():
@@ -32,8 +54,13 @@ def check_same_parameters(net: nn.Module, parameters: Mapping[str, Tensor]) -> N
 
 
 def check_gradients(net: nn.Module) -> None:
-    """Refuse a network whose gradients cannot be compressed."""
+    """Refuse a network whose gradients cannot be compressed, or of which a rank holds a part."""
     _check_whole(net)
+    check_kinds(net)
+
+
+def check_kinds(net: nn.Module) -> None:
+    """Refuse sparse and complex gradients."""
     for name, child in net.named_modules():
         if isinstance(child, nn.Embedding | nn.EmbeddingBag) and child.sparse:
             raise ConfigError(
@@ -53,24 +80,18 @@ def _check_whole(net: nn.Module) -> None:
         kind = _kind_of_part(parameter)
         if kind is not None:
             raise ConfigError(
-                f"{name} is sharded ({kind}): each rank holds only a part of it, which is not "
-                "supported yet: use the network without FSDP, fully_shard or tensor parallelism, "
-                "by itself or in DistributedDataParallel with compress_ddp"
+                f"{name} is sharded ({kind}), of which each rank holds only a part: compress a "
+                "network of fully_shard between its replicas with compress_fsdp, others without "
+                "FSDP and tensor parallelism"
             )
 
 
 def _kind_of_part(parameter: Tensor) -> str | None:
-    """What made a part of this parameter; None if it is whole.
-
-    Without an import, which would take longer than that of thinwire: a script that has parts has
-    loaded the modules that make them.
-    """
+    """What made a part of this parameter; None if it is whole."""
     if getattr(parameter, "_fsdp_flattened", False):
         return "FullyShardedDataParallel"
-    for module in ("torch.distributed.tensor", "torch.distributed._tensor"):  # the latter until 2.4
-        kind = getattr(sys.modules.get(module), "DTensor", None)
-        if kind is not None and isinstance(parameter, kind):
-            return "a DTensor, of fully_shard or tensor parallelism"
+    if is_sharded(parameter):
+        return "a DTensor, of fully_shard or tensor parallelism"
     return None
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from thinwire.errors import WorkerLost
+from thinwire.gradient.network import local_part
 
 
 def shapes_of(net: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
@@ -20,10 +21,12 @@ def shapes_of(net: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
 def take_state_of(
     rank: int, net: nn.Module, group: dist.ProcessGroup | None, *, deadline_seconds: float
 ) -> None:
-    """Give ``net`` the weights and buffers that it has on global ``rank``."""
+    """Give ``net`` the weights and buffers that it has on global ``rank``; of sharded ones the part
+    that both hold."""
     deadline = timedelta(seconds=deadline_seconds)
     for name, tensor in (*net.named_parameters(), *net.named_buffers()):
-        whole = tensor.detach().contiguous()
+        own = local_part(tensor).detach()
+        whole = own.contiguous()
         try:
             work = dist.broadcast(whole, rank, group, async_op=True)
             if work is not None:
@@ -33,5 +36,5 @@ def take_state_of(
                 f"rank {rank} or another is gone, or did not exchange the first {name} within "
                 f"{deadline_seconds:g} s ({error})"
             ) from error
-        if whole.data_ptr() != tensor.data_ptr():
-            tensor.copy_(whole)
+        if whole.data_ptr() != own.data_ptr():
+            own.copy_(whole)

@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from thinwire.choice import delays
 from thinwire.feedback.momentum import shared_momentum
+from thinwire.gradient.network import local_part
 from thinwire.gradient.pieces import Key
 from thinwire.optim.sgd import StepArguments, after_closure
 from thinwire.recipe import Recipe
@@ -38,7 +39,7 @@ class GradientWatch:
     ) -> None:
         self._stage = shared_momentum(recipe.push_feedback)
         self._parameters = parameters
-        self._keys = [Key(name, tuple(p.shape)) for name, p in parameters.items()]
+        self._keys = [Key(name, tuple(local_part(p).shape)) for name, p in parameters.items()]
         self._seen: tuple[str, int, float] | None = None
         self._done = not delays(recipe)
         before = getattr(optimizer, _ATTRIBUTE, None)
@@ -57,12 +58,16 @@ class GradientWatch:
         if self._done or step > STEPS:
             return
         for key in self._keys:
-            grad = self._parameters[key.name].grad
-            if grad is not None and grad.numel() and self._is_late(key, step):
-                flat = grad.detach().reshape(-1)[:ELEMENTS]
+            flat = self._flat_grad(key.name)
+            if flat is not None and flat.numel() and self._is_late(key, step):
+                flat = flat[:ELEMENTS]
                 place = int(flat.abs().argmax())
                 self._seen = key.name, place, float(flat[place])
                 return
+
+    def _flat_grad(self, name: str) -> Tensor | None:
+        grad = self._parameters[name].grad
+        return None if grad is None else local_part(grad).detach().reshape(-1)
 
     def _is_late(self, key: Key, step: int) -> bool:
         return len(key.shape) > 1 and (self._stage is None or self._stage.travels(key, step=step))
@@ -76,8 +81,8 @@ class GradientWatch:
         if self._seen is None:
             return
         (name, place, value), self._seen = self._seen, None
-        grad = self._parameters[name].grad
-        if grad is None or not _is_clipped(value, float(grad.detach().reshape(-1)[place])):
+        flat = self._flat_grad(name)
+        if flat is None or not _is_clipped(value, float(flat[place])):
             return
         self._done = True
         what = "hold what was delayed" if self._stage is None else "are the optimizer's momentum"

@@ -24,6 +24,7 @@ from torch.optim.optimizer import Optimizer
 
 from thinwire import _native
 from thinwire.codec.policy import BLOCK
+from thinwire.gradient.network import local_part
 from thinwire.optim.sgd import loss_of
 from thinwire.optim.sign_runs import SignRuns
 
@@ -35,7 +36,7 @@ single gradient are too noisy to replace all others."""
 
 @dataclass(frozen=True, slots=True)
 class AdamState:
-    """What Adam keeps for one parameter."""
+    """What Adam keeps for this rank's part of one parameter."""
 
     step: Tensor
     exp_avg: Tensor
@@ -49,7 +50,7 @@ class AdamState:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-        return cls(state["step"], state["exp_avg"], state["exp_avg_sq"])
+        return cls(state["step"], local_part(state["exp_avg"]), local_part(state["exp_avg_sq"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +229,12 @@ class AdamW(torch.optim.AdamW):
                 continue
             for parameter in group["params"]:
                 grad = parameter.grad
-                if grad is None or grad.is_sparse or not is_native(parameter, grad):
+                if grad is None or grad.is_sparse:
                     continue
-                settings.step(parameter, grad, AdamState.of(self, parameter))
+                own, own_grad = local_part(parameter), local_part(grad)
+                if not is_native(own, own_grad):
+                    continue
+                settings.step(own, own_grad, AdamState.of(self, parameter))
                 done.append((parameter, grad))
         self._leave_rest_to_torch(done)
         return loss

@@ -27,6 +27,7 @@ from thinwire.feedback.momentum import (
     SharedMomentum,
     shared_momentum,
 )
+from thinwire.gradient.network import local_part
 from thinwire.gradient.pieces import Key, Piece, flatten
 from thinwire.gradient.steps import Carried
 from thinwire.optim.adam import AdamSettings, AdamState
@@ -46,7 +47,7 @@ class MomentumSource(ABC):
     ) -> None:
         self._stage, self._optimizer = stage, optimizer
         self._parameters = parameters
-        self._keys = {name: Key(name, tuple(p.shape)) for name, p in parameters.items()}
+        self._keys = {name: Key(name, tuple(local_part(p).shape)) for name, p in parameters.items()}
         self._groups: dict[int, dict[str, Any]] = {}
         self._grouped: tuple[list[dict[str, Any]], int] = [], 0
         self._flat: dict[str, Tensor] = {}
@@ -94,7 +95,8 @@ class MomentumSource(ABC):
     def _momentum(
         self, parameter: Tensor, group: dict[str, Any]
     ) -> tuple[Tensor | None, float, float]:
-        """The momentum that the optimizer has now, its factor, and the gain of gradients."""
+        """The momentum that the optimizer has now of this rank's part, its factor, and the gain of
+        gradients."""
 
     def _sign_runs(self, piece: Piece, momentum: Tensor) -> memoryview | None:
         """The sign runs of a piece of ``momentum``, if they are known."""
@@ -102,7 +104,8 @@ class MomentumSource(ABC):
 
     @abstractmethod
     def _apply(self, key: Key, parameter: Tensor, grad: Tensor, step: int) -> bool:
-        """Use the answer in ``grad``. False if the optimizer must not see it."""
+        """Use the answer in ``grad``, of this rank's part. False if the optimizer must not see
+        it."""
 
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -122,7 +125,7 @@ class MomentumSource(ABC):
             grad = parameter.grad
             if grad is None or self._group(parameter) is None:
                 continue
-            if not self._apply(self._keys[name], parameter, grad, self._step):
+            if not self._apply(self._keys[name], parameter, local_part(grad), self._step):
                 self._hidden.append((parameter, grad))
                 parameter.grad = None
 
@@ -143,7 +146,7 @@ class _SGDSource(MomentumSource):
         factor = float(group["momentum"])
         if buffer is None or not factor:
             return None, 0.0, 1.0
-        return buffer, factor, _sgd_gain(group)
+        return local_part(buffer), factor, _sgd_gain(group)
 
     def _apply(self, key: Key, parameter: Tensor, grad: Tensor, step: int) -> bool:
         buffer, factor, gain = self._momentum(parameter, self._groups[id(parameter)])
@@ -174,7 +177,8 @@ class _AdamSource(MomentumSource):
     ) -> tuple[Tensor | None, float, float]:
         beta = float(group["betas"][0])
         gain = beta - 1.0 if group.get("maximize") else 1.0 - beta
-        return self._optimizer.state.get(parameter, {}).get("exp_avg"), beta, gain
+        momentum = self._optimizer.state.get(parameter, {}).get("exp_avg")
+        return None if momentum is None else local_part(momentum), beta, gain
 
     def _apply(self, key: Key, parameter: Tensor, grad: Tensor, step: int) -> bool:
         stage, group = self._stage, self._groups[id(parameter)]
@@ -186,10 +190,11 @@ class _AdamSource(MomentumSource):
             return True  # an ordinary step
         settings = AdamSettings.of(self._optimizer, group, block=row_block(key))
         state = AdamState.of(self._optimizer, parameter)
+        own = local_part(parameter)
         if travels:
-            settings.apply_momentum(parameter, grad, state, self._runs[key.name])
+            settings.apply_momentum(own, grad, state, self._runs[key.name])
         else:
-            settings.apply_gradient(parameter, grad, state, gap=gap)
+            settings.apply_gradient(own, grad, state, gap=gap)
         return False
 
 

@@ -8,7 +8,7 @@ taken is kept in the optimizer's groups, so that it is in its checkpoints.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -39,14 +39,15 @@ def use_momentum(
     parameters: Mapping[str, Tensor],
     *,
     alone: bool = False,
+    empty: Iterable[Tensor] = (),
 ) -> MomentumSource | None:
     """Let the recipe have the momentum of ``optimizer``, if it keeps or sends one.
 
     ``parameters`` are those whose gradients go through the recipe, by name; ``alone`` if the
-    optimizer must not have others. Returns where the momentum is that pushes carry. Refuses
-    optimizers where this cannot be.
+    optimizer must not have others, but for those of which this rank has nothing: ``empty``.
+    Returns where the momentum is that pushes carry. Refuses optimizers where this cannot be.
     """
-    compressed = {id(parameter) for parameter in parameters.values()} if alone else None
+    compressed = {id(p) for p in (*parameters.values(), *empty)} if alone else None
     _take_over_momentum(recipe, optimizer, compressed)
     return share_momentum(recipe, optimizer, parameters)
 
