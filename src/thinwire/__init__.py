@@ -99,6 +99,9 @@ if TYPE_CHECKING:
     from thinwire.hooks.ddp import (
         compress_ddp as compress_ddp,
     )
+    from thinwire.hooks.fsdp.compress import (
+        compress_fsdp as compress_fsdp,
+    )
     from thinwire.hooks.handle import (
         Compression as Compression,
     )
@@ -198,6 +201,7 @@ _NAMES = {
     "thinwire.feedback.residual": ("Residual",),
     "thinwire.gradient.pieces": ("Key", "Piece"),
     "thinwire.hooks.ddp": ("compress_ddp",),
+    "thinwire.hooks.fsdp.compress": ("compress_fsdp",),
     "thinwire.hooks.handle": ("Compression",),
     "thinwire.hooks.local_exchange": ("LocalSteps",),
     "thinwire.hooks.local_steps": ("local_steps",),

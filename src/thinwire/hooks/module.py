@@ -15,6 +15,7 @@ from thinwire.errors import ConfigError
 from thinwire.gradient.network import check_gradients, check_one_rate, plain_name
 from thinwire.gradient.pieces import Key
 from thinwire.hooks.first_state import shapes_of, take_state_of
+from thinwire.hooks.gradient_memory import GradientMemory
 from thinwire.hooks.module_gradients import Arrival, ModuleCompression
 from thinwire.hooks.rendezvous import EXCHANGES, RendezvousSettings, ranks_of, rendezvous
 from thinwire.optim.takeover import use_momentum
@@ -60,6 +61,7 @@ def compress_module(
     compression = ModuleCompression(
         net,
         parameters,
+        GradientMemory({name: p for name, p in parameters.items() if p.requires_grad}),
         membership,
         recipe,
         optimizer=optimizer,

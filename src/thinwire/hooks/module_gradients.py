@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -19,7 +20,6 @@ from thinwire.errors import ConfigError
 from thinwire.exchange.base import UnitJob
 from thinwire.exchange.inline import Inline
 from thinwire.exchange.roles import norm_of
-from thinwire.hooks.gradient_memory import GradientMemory
 from thinwire.hooks.handle import Compression
 from thinwire.hooks.module_groups import Group, neighbours
 from thinwire.hooks.rank_handle import STAGES
@@ -34,13 +34,28 @@ RUN_BACKWARD = "_engine_run_backward"
 """The function of torch that every backward goes through."""
 
 
+class GradientPlaces(Protocol):
+    """Where gradients are encoded, and where their mean is written."""
+
+    def begin(self, first: str) -> None:
+        """Backward has made one gradient, ``first``."""
+
+    def own(self, name: str, *, in_hook: bool) -> Tensor:
+        """The gradient of a parameter: contiguous float32 in memory of its own, on the CPU."""
+
+    def remember(self) -> None:
+        """All means are where ``own`` said."""
+
+
 class ModuleCompression(Compression):
-    """What ``compress_module`` returns: state, statistics, ``no_sync``, and a way to stop."""
+    """What ``compress_module`` and ``compress_fsdp`` return: state, statistics, ``no_sync``, and a
+    way to stop."""
 
     def __init__(
         self,
         net: nn.Module,
         parameters: Mapping[str, Tensor],
+        places: GradientPlaces,
         membership: Membership,
         recipe: Recipe,
         *,
@@ -48,7 +63,7 @@ class ModuleCompression(Compression):
         force: bool,
         deadline_seconds: float,
     ) -> None:
-        """Use ``compress_module`` instead."""
+        """``parameters`` are to be exchanged, or frozen. Use ``compress_module`` instead."""
         trained = {name: p for name, p in parameters.items() if p.requires_grad}
         self._inline = Inline(STAGES, on_error=self._teller())
         super().__init__(
@@ -63,11 +78,11 @@ class ModuleCompression(Compression):
         self._parameters = trained
         self._frozen = {name: p for name, p in parameters.items() if name not in trained}
         self._whole_gradient_first = recipe.clips_model
-        small = {name for name, p in trained.items() if p.numel() < SMALL_NUMEL}
+        small = {name for name in trained if self._pieces[name][0].key.numel < SMALL_NUMEL}
         self._neighbours = self._in_neighbourhoods(small)
         self._paused = False
         self._arrived: set[str] = set()
-        self._memory = GradientMemory(trained)
+        self._places = places
         self._begun: int | None = None
         self._groups: list[Group] = []
         self._jobs: list[UnitJob] = []
@@ -120,7 +135,7 @@ class ModuleCompression(Compression):
             raise ConfigError(
                 f"{name} has a second gradient in step {self._current.info.step}: call backward "
                 "once for each step (others within no_sync()); after one that failed, close() this "
-                "and call compress_module again on all ranks"
+                "and compress again on all ranks"
             )
         if not self._arrived:
             self._open_step(first=name)
@@ -143,15 +158,15 @@ class ModuleCompression(Compression):
         for name, parameter in self._frozen.items():
             if parameter.requires_grad:
                 raise ConfigError(
-                    f"{name} is trained now, but was frozen when compress_module was called: call "
-                    "that before freezing"
+                    f"{name} is trained now, but was frozen when compression began: compress "
+                    "before freezing"
                 )
         _check_outermost()
         self._begin_step()
         self._begun = self._current.info.step
         self._forget_step()
         self._submitted = 0
-        self._memory.begin(first)
+        self._places.begin(first)
         for names in self._neighbours:
             trained = [name for name in names if self._parameters[name].requires_grad]
             if trained:
@@ -164,7 +179,7 @@ class ModuleCompression(Compression):
 
     def _take(self, name: str, *, in_hook: bool) -> None:
         """Let a gradient into its group: a view of it, into which the mean will be written."""
-        gradient = self._memory.own(name, in_hook=in_hook)
+        gradient = self._places.own(name, in_hook=in_hook)
         self._groups[self._place_of[name]].flat[name] = gradient.detach().view(-1)
 
     def _encode(self, name: str) -> None:
@@ -196,8 +211,12 @@ class ModuleCompression(Compression):
         self._arrived.clear()
         self.wait()
         self._begun = None
-        self._memory.remember()
+        self._places.remember()
         self._look_at_gradients()
+
+    def _norm(self, gradients: Iterable[Tensor]) -> float:
+        """Of all gradients of the network, of which these are this rank's."""
+        return norm_of(gradients)
 
     def _send_rest(self) -> None:
         for group in self._groups:
@@ -205,7 +224,7 @@ class ModuleCompression(Compression):
                 if name not in group.flat:
                     self._take(name, in_hook=False)
         if self._whole_gradient_first:
-            norm = norm_of(x for group in self._groups for x in group.flat.values())
+            norm = self._norm(x for group in self._groups for x in group.flat.values())
             self._current.info = replace(self._current.info, gradient_norm=norm)
         self._submit()
 
@@ -233,8 +252,7 @@ class Arrival:
             compression = hook._compression()
             if compression is not None and not compression.is_closed:
                 raise ConfigError(
-                    "this network is compressed already: compress_module works once, or again "
-                    "after close()"
+                    "this network is compressed already: that works once, or again after close()"
                 )
             hook._handle.remove()
             if compression is not None:

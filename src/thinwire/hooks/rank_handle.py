@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from thinwire.exchange.base import GradientBuffer, StepExchange, UnitJob
 from thinwire.exchange.pipeline import Runner
 from thinwire.gradient.pieces import Piece
 from thinwire.gradient.steps import StepInfo
+from thinwire.hooks.fsdp.parts import Shards, place_in
 from thinwire.hooks.rank_state import CompressionState, RankState, checked_states
 from thinwire.hooks.rendezvous import Membership
 from thinwire.recipe import Recipe
@@ -26,6 +27,8 @@ from thinwire.watch.trace import Span, unwatched
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from thinwire.hooks.fsdp.watch import ShardWatch
 
 STAGES = ("encode", "serve", "decode")
 """What the three stages of a unit are called."""
@@ -54,6 +57,8 @@ class RankHandle(ABC):
         self._own_key = f"rank {membership.rank} of {membership.size}"
         self.recipe = recipe
         self._deadline = deadline_seconds
+        self._shards: Shards | None = None
+        self._watch: ShardWatch | None = None
         self._runner = runner
         weakref.finalize(self, runner.close)
         self._current = StepExchange(StepInfo(0))
@@ -70,6 +75,8 @@ class RankHandle(ABC):
             "layout": self._layout,
             "exchange": self._exchange.state_dict(),
         }
+        if self._shards is not None:
+            state["shard"] = {"index": self._shards.index, "count": self._shards.count}
         return {self._own_key: state}
 
     def load_state_dict(self, state: CompressionState) -> None:
@@ -90,6 +97,13 @@ class RankHandle(ABC):
         self._exchange.load_state_dict(rank_state.get("exchange", {}))
         self.steps = rank_state["steps"]
 
+    def hold(self, shards: Shards, watch: ShardWatch) -> None:
+        """Say which part of a replica's parameters this rank has, if not all, and who watches the
+        ranks with the others."""
+        self._shards, self._watch = shards, watch
+        watch.on_error = self._teller()
+        self._own_key += f", part {shards.index} of {shards.count}"
+
     def fits(self, state: CompressionState) -> bool:
         """Whether ``load_state_dict`` can take it: of this rank, and made in the same layout."""
         every = self.checked([state])
@@ -100,7 +114,7 @@ class RankHandle(ABC):
 
         If it differs, what they owe is shared out anew, so that its mean stays the same.
         """
-        every = self.checked(states)
+        every = self._of_own_part(self.checked(states))
         ordered = sorted(every.values(), key=lambda state: state["rank"])
         if not ordered:
             raise ConfigError("no states were given: those of all ranks of one run go here")
@@ -116,8 +130,23 @@ class RankHandle(ABC):
 
     def checked(self, states: object) -> CompressionState:
         """Merge a list of states into one mapping; refuses what ``state_dict`` did not make."""
-        sizes = {name: cut[0].key.numel for name, cut in self._pieces.items()}
-        return checked_states(states, sizes)
+        return checked_states(states, self._sizes)
+
+    def _of_own_part(self, states: CompressionState) -> CompressionState:
+        """Of each replica the part that this rank holds."""
+        if self._shards is None:
+            return states
+        here = self._shards.index, self._shards.count
+        own = {key: state for key, state in states.items() if place_in(key, state) == here}
+        if own or not states:
+            return own
+        return {f"replica {state['rank']}": state for state in self._shards.recut(states)}
+
+    def _sizes(self, key: str, state: RankState) -> Mapping[str, int]:
+        """The numbers of elements that a rank with this state has, by parameter."""
+        if self._shards is not None:
+            return self._shards.numels(*place_in(key, state))
+        return {name: cut[0].key.numel for name, cut in self._pieces.items()}
 
     def load_distributed(
         self, checkpoint_id: str | os.PathLike[str], *, key: str = "compression"
@@ -178,6 +207,8 @@ class RankHandle(ABC):
         """Stop: nothing can be exchanged after that. Does not wait for other ranks."""
         self._closed = True
         self._runner.close()
+        if self._watch is not None:
+            self._watch.close()
         for endpoint in self._endpoints:
             endpoint.close()
 
@@ -200,12 +231,18 @@ class RankHandle(ABC):
 
     def _tell(self, error: BaseException) -> None:
         """Tell all peers why this rank stops: else they would wait for it, and blame it."""
-        text, step = str(error), self._current.info.step
-        if not isinstance(error, WorkerLost):
-            kind = type(error).__name__
-            text = f"rank {dist.get_rank()} stopped at step {step}: {kind}: {error}"
+        text = self._reason(error)
+        if self._watch is not None:
+            self._watch.leave(text)
         for endpoint in self._endpoints:
-            endpoint.leave(text, step=step)
+            endpoint.leave(text, step=self._current.info.step)
+
+    def _reason(self, error: BaseException) -> str:
+        """Why this rank stops, in a sentence for others."""
+        if isinstance(error, WorkerLost):
+            return str(error)
+        step, kind = self._current.info.step, type(error).__name__
+        return f"rank {dist.get_rank()} stopped at step {step}: {kind}: {error}"
 
     @abstractmethod
     def _end_step(self, step: StepExchange) -> None:

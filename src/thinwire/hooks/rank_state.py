@@ -5,7 +5,7 @@ Pure: nothing is loaded here, so that a state which is refused has changed nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from torch import Tensor
@@ -25,6 +25,8 @@ class RankState(TypedDict):
     workers: int
     layout: str
     exchange: ExchangeState
+    shard: NotRequired[dict[str, int]]
+    """With ``compress_fsdp``: the "index" of the part that the rank holds, and their "count"."""
     local: NotRequired[dict[str, dict[str, Tensor | dict[str, Tensor]]]]
     """With local steps: the global weights, and this rank's own. ``GlobalWeights`` checks it."""
 
@@ -35,11 +37,12 @@ CompressionState = dict[str, RankState]
 _EXPECTED = "expected what state_dict() returned: {'rank 0 of 2': {'steps': ..., ...}}"
 
 
-def checked_states(states: object, sizes: Mapping[str, int]) -> CompressionState:
-    """All of ``states`` in one mapping, if each is what a ``state_dict`` returned.
+Sizes = Callable[[str, RankState], Mapping[str, int]]
+"""The numbers of elements of parameters, by name, on the rank that a state is of."""
 
-    ``sizes`` are the numbers of elements of parameters, by name.
-    """
+
+def checked_states(states: object, sizes: Sizes) -> CompressionState:
+    """All of ``states`` in one mapping, if each is what a ``state_dict`` returned."""
     if isinstance(states, Mapping | str) or not isinstance(states, Iterable):
         raise ConfigError(
             f"load_state_dicts: a {type(states).__name__}, expected a list of the states of all "
@@ -49,7 +52,8 @@ def checked_states(states: object, sizes: Mapping[str, int]) -> CompressionState
     for state in states:
         every.update(_mapping(state, "a state"))
     for key, value in every.items():
-        _check_rank(key, _mapping(value, f"the state of {key}"), sizes)
+        state = _mapping(value, f"the state of {key}")
+        _check_rank(key, state, sizes(key, cast(RankState, state)))
     return cast(CompressionState, every)
 
 

@@ -11,9 +11,13 @@ import torch
 from thinwire.errors import ConfigError
 from thinwire.exchange.resharding import by_piece, join_pieces, owe_also, reassign
 from thinwire.gradient.pieces import Key, cut
-from thinwire.hooks.rank_state import checked_states
+from thinwire.hooks.rank_state import RankState, checked_states
 
 SIZES = {"a": 6, "b": 4}
+
+
+def sizes(key: str, state: RankState) -> Mapping[str, int]:
+    return SIZES
 
 
 def state(**changes: object) -> dict[str, Any]:
@@ -26,23 +30,23 @@ def state(**changes: object) -> dict[str, Any]:
 
 def test_a_state_is_taken_as_it_is() -> None:
     given = state()
-    assert checked_states([given], SIZES) == given
+    assert checked_states([given], sizes) == given
 
 
 @pytest.mark.parametrize("exchange", [{}, {"push": {}}, {"servers": {"version": {"applied": 3}}}])
 def test_what_is_empty_may_be_left_out(exchange: Mapping[str, object]) -> None:
-    assert checked_states([state(exchange=exchange)], SIZES)
+    assert checked_states([state(exchange=exchange)], sizes)
 
 
 def test_exchange_itself_may_be_left_out() -> None:
     given = state()
     del given["rank 0 of 1"]["exchange"]
-    assert checked_states([given], SIZES) == given
+    assert checked_states([given], sizes) == given
 
 
 def test_numbers_beside_residuals_may_be_of_another_format() -> None:
     push = {"a": {"residual": torch.ones(6), "rate": torch.ones((), dtype=torch.float64)}}
-    assert checked_states([state(exchange={"push": push})], SIZES)
+    assert checked_states([state(exchange={"push": push})], sizes)
 
 
 @pytest.mark.parametrize("value", [None, 3, 2.0, "1", True, [1], torch.ones(2)], ids=repr)
@@ -56,14 +60,14 @@ def test_anything_else_is_refused_wherever_it_is(where: str, value: object) -> N
         "buffer": state(exchange={"push": {"a": {"residual": value}}}),
     }
     with pytest.raises(ConfigError, match=r"expected|has 2 elements"):
-        checked_states([states[where]], SIZES)
+        checked_states([states[where]], sizes)
 
 
 @pytest.mark.parametrize("value", [None, -1, 2.0, "1", True, [1]], ids=repr)
 @pytest.mark.parametrize("field", ["steps", "rank", "workers"])
 def test_a_field_that_is_no_number_is_named(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"rank 0 of 1: '{field}' is .*, expected a whole number"):
-        checked_states([state(**{field: value})], SIZES)
+        checked_states([state(**{field: value})], sizes)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +76,14 @@ def test_a_field_that_is_no_number_is_named(field: str, value: object) -> None:
 def test_a_piece_of_another_size_is_named(piece: str, numel: int) -> None:
     pull = {piece: {"residual": torch.ones(numel)}}
     with pytest.raises(ConfigError, match=rf"has {numel} elements"):
-        checked_states([state(exchange={"pull": pull})], SIZES)
+        checked_states([state(exchange={"pull": pull})], sizes)
 
 
 def test_what_is_owed_for_an_unknown_parameter_is_refused() -> None:
     for section, name in (("push", "c"), ("pull", "c"), ("pull", "c[0:3]")):
         owed = {section: {name: {"residual": torch.ones(3)}}}
         with pytest.raises(ConfigError, match="state of c, but no parameter"):
-            checked_states([state(exchange=owed)], SIZES)
+            checked_states([state(exchange=owed)], sizes)
 
 
 def test_pieces_with_different_buffers_are_not_joined() -> None:
