@@ -133,7 +133,7 @@ class LocalSteps(RankHandle):
         If it differs, each rank begins with the mean of the weights that they had: so what they
         have changed since their last round still counts, on average.
         """
-        every = self.checked(states)
+        every = self._of_own_part(self.checked(states))
         super().load_state_dicts([every])
         if self._own_key in every and self.fits(every):
             return  # loaded by load_state_dict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch import nn
@@ -31,6 +32,11 @@ from thinwire.local.global_weights import GlobalWeights
 from thinwire.local.rounds import Rounds
 from thinwire.recipe import Recipe, check_recipe, local_average
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from thinwire.hooks.fsdp.network import Replicas
+
 
 def local_steps(
     net: nn.Module,
@@ -43,6 +49,7 @@ def local_steps(
     exchange: str = "sharded",
     hierarchy: str = "flat",
     group: dist.ProcessGroup | None = None,
+    replicate: DeviceMesh | None = None,
     init_sync: bool = True,
     deadline_seconds: float = RANK_DEADLINE_SECONDS,
     seed: int = 0,
@@ -62,6 +69,9 @@ def local_steps(
     is used evenly. All ranks must call it alike; ``exchange``, ``hierarchy``, ``group``,
     ``deadline_seconds``, ``seed`` and the servers' settings are those of ``compress_ddp``. With
     ``init_sync`` all begin with the weights and buffers of the first rank.
+
+    A network of ``fully_shard`` needs ``replicate``, as ``compress_fsdp`` does: its ranks train
+    together within a replica, and replicas exchange what they have changed, part by part.
     """
     settings = _Settings(exchange, hierarchy, deadline_seconds, servers, keys, insecure)
     rounds = Rounds(every, delay, fragments)
@@ -69,9 +79,13 @@ def local_steps(
     check_recipe(recipe, owner="local_steps")
     settings.check(rounds)
     _check_network(net, optimizer)
+    replicas = _replicas(net, group, replicate)
+    if replicas is not None:
+        group = replicas.group
     ranks = ranks_of(group, caller="local_steps")
-    weights = GlobalWeights(net, recipe)
-    alike = (rounds, init_sync, shapes_of(net) if init_sync else None)
+    weights = GlobalWeights(net, recipe, sharded=replicas is not None)
+    part = None if replicas is None else replicas.alike
+    alike = (rounds, part, init_sync, shapes_of(net) if init_sync else None)
     membership = rendezvous(
         RendezvousSettings(
             "local_steps",
@@ -89,7 +103,10 @@ def local_steps(
     if init_sync:
         take_state_of(ranks[0], net, group, deadline_seconds=deadline_seconds)
         weights.take_local()
-    return LocalSteps(weights, membership, recipe, rounds, optimizer, deadline_seconds)
+    local = LocalSteps(weights, membership, recipe, rounds, optimizer, deadline_seconds)
+    if replicas is not None:
+        local.hold(replicas.shards(), replicas.watch(net, deadline_seconds=deadline_seconds))
+    return local
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +143,20 @@ class _Settings:
             return None
         tensors = [weights[key.name] for key in weights.keys]
         return ServerAccess(self.servers, connect_with(self.keys, insecure=self.insecure), tensors)
+
+
+def _replicas(
+    net: nn.Module, group: dist.ProcessGroup | None, replicate: DeviceMesh | None
+) -> Replicas | None:
+    """The replicas of a sharded network; None if it is whole."""
+    if replicate is None:
+        return None
+    if group is not None:
+        raise ConfigError("local_steps: replicate says which ranks exchange: leave group out")
+    # It brings much of torch along, which a whole network does not need.
+    from thinwire.hooks.fsdp.network import Replicas
+
+    return Replicas.of(net, replicate, caller="local_steps")
 
 
 def _check_network(net: nn.Module, optimizer: Optimizer) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from thinwire.errors import ConfigError
-from thinwire.gradient.network import check_gradients, plain_name
+from thinwire.gradient.network import check_gradients, check_kinds, local_part, plain_name
 from thinwire.gradient.pieces import Key, flatten
 from thinwire.local.check import check_local
 from thinwire.optim.outer import make_outer
@@ -32,7 +32,8 @@ class Changes:
 
 
 class GlobalWeights:
-    """Trained parameters and float buffers of ``net``, in float32 in CPU memory.
+    """Trained parameters and float buffers of ``net``, in float32 in CPU memory; of sharded ones
+    this rank's part.
 
     Parameters move by the recipe's outer optimizer, buffers to the mean. Frozen parameters and
     buffers of whole numbers, such as the count of batches of a batch normalisation, are no part of
@@ -40,16 +41,23 @@ class GlobalWeights:
     """
 
     def __init__(
-        self, net: nn.Module, recipe: Recipe, beside: Mapping[str, Tensor] | None = None
+        self,
+        net: nn.Module,
+        recipe: Recipe,
+        beside: Mapping[str, Tensor] | None = None,
+        *,
+        sharded: bool = False,
     ) -> None:
-        """``beside`` are tensors by name that are averaged like buffers, but not the network's."""
-        check_gradients(net)
-        self.local = {**_exchanged(net), **(beside or {})}
-        """Tensors of the network itself, and those beside it, by name."""
-        buffers = [name for name, t in self.local.items() if not isinstance(t, nn.Parameter)]
-        if len(buffers) == len(self.local):
+        """``beside`` are tensors by name that are averaged like buffers, but not the network's.
+        Networks of which each rank holds a part are refused, unless ``sharded``."""
+        (check_kinds if sharded else check_gradients)(net)
+        found = {**_exchanged(net), **(beside or {})}
+        buffers = [name for name, t in found.items() if not isinstance(t, nn.Parameter)]
+        if len(buffers) == len(found):
             raise ConfigError("local_steps: this network has no parameter to train")
-        self.keys = [_key(name, tensor) for name, tensor in self.local.items()]
+        self.local = {name: local_part(tensor) for name, tensor in found.items()}
+        """Tensors of the network itself, and those beside it, by name."""
+        self.keys = [_key(n, t, vector=n in buffers) for n, t in self.local.items()]
         outer = check_local(recipe, [key for key in self.keys if key.name in buffers])
         self.tensors = {name: nn.Parameter(_copied(t)) for name, t in self.local.items()}
         """All of them as parameters of ``optimizer``, whose gradient is the mean of changes."""
@@ -58,7 +66,7 @@ class GlobalWeights:
             [t for name, t in self.tensors.items() if name not in buffers],
             [self.tensors[name] for name in buffers],
         )
-        self.trained_numel = sum(t.numel() for t in self.local.values() if t.requires_grad)
+        self.trained_numel = sum(t.numel() for n, t in self.local.items() if n not in buffers)
         self._own: dict[str, Tensor] | None = None  # while the network has the global weights
 
     def __getitem__(self, name: str) -> Tensor:
@@ -176,16 +184,15 @@ def _exchanged(net: nn.Module) -> dict[str, Tensor]:
         trained = ((n, p) for n, p in module.named_parameters(recurse=False) if p.requires_grad)
         floats = ((n, b) for n, b in module.named_buffers(recurse=False) if b.is_floating_point())
         for name, tensor in (*trained, *floats):
-            if id(tensor) not in seen:
+            if id(tensor) not in seen and local_part(tensor).numel():
                 seen.add(id(tensor))
                 found[plain_name(f"{prefix}.{name}" if prefix else name)] = tensor
     return found
 
 
-def _key(name: str, tensor: Tensor) -> Key:
+def _key(name: str, tensor: Tensor, *, vector: bool) -> Key:
     """Buffers are vectors, whatever their shape, so that policies leave them precise."""
-    shape = tuple(tensor.shape) if isinstance(tensor, nn.Parameter) else (tensor.numel(),)
-    return Key(name, shape)
+    return Key(name, (tensor.numel(),) if vector else tuple(tensor.shape))
 
 
 def _copied(tensor: Tensor) -> Tensor:
