@@ -13,7 +13,6 @@ from thinwire.cli.files import OutFile, write_json
 from thinwire.cli.start import INTERRUPTED
 from thinwire_lab.bench.links.cases import (
     CASES,
-    DEFAULT_CASES,
     NO_DELAY,
     RATES,
     LinkModel,
@@ -55,9 +54,8 @@ from thinwire_lab.cli.show.bench_links import print_links_report
     type=click.Choice(list(CASES)),
     metavar="CASE",
     multiple=True,
-    default=DEFAULT_CASES,
     help=f"What to compare: {', '.join(CASES)}. Repeat it for more.  [default: all but those with "
-    "servers]",
+    "servers, or with --shards all of FSDP]",
 )
 @click.option(
     "--hosts",
@@ -65,6 +63,13 @@ from thinwire_lab.cli.show.bench_links import print_links_report
     default=2,
     show_default=True,
     help="Number of hosts, with one worker on each.",
+)
+@click.option(
+    "--shards",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Workers on each host, which hold the parts of one replica of a sharded network.",
 )
 @click.option(
     "--model",

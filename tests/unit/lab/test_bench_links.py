@@ -26,6 +26,7 @@ from thinwire_lab.bench.links.cases import (
     DEFAULT_CASES,
     NONE,
     SERVERS,
+    SHARDED_CASES,
     LinkModel,
     LinksBench,
     delay_seconds_of,
@@ -361,6 +362,26 @@ def check_trace(events: list[dict[str, Any]], chosen: tuple[str, ...]) -> None:
     assert names.count("backward") == 2 * 2 * len(chosen)
     assert names.count("serve") >= 2 * 2 * len(ours)
     assert {event["pid"] for event in events} == {0, 1}
+
+
+@needs_rights
+def test_sharded_networks_send_their_parts_between_hosts(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    small = ("bench", "links", "--width", "256", "--steps", "1", "--shards", "2", "--rounds", "1")
+    result = CliRunner().invoke(main, [*small, "--rate", "unlimited", "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "2 hosts of 2 parts each" in result.stdout
+    rows = {row["case"]: row for row in json.loads(out.read_text())["rows"]}
+    assert tuple(rows) == SHARDED_CASES
+    dense = rows["fsdp-dense"]["sent_nbytes"]
+    assert rows["fsdp"]["sent_nbytes"] < 0.02 * dense
+    assert rows["fsdp-onebit"]["sent_nbytes"] < 0.06 * dense
+
+
+@pytest.mark.parametrize(("case", "shards"), [("ddp", 2), ("hsdp", 1)])
+def test_cases_of_sharded_networks_are_for_those(case: str, shards: int) -> None:
+    with pytest.raises(ConfigError, match="--shards"):
+        bench(cases=(case,), shards=shards)
 
 
 @needs_rights

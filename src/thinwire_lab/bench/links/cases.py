@@ -33,7 +33,8 @@ class LinkCase:
     """One way to exchange gradients. ``copies`` is its memory on a host, in gradients.
 
     Thinwire's cases have a ``recipe``, as in Python, and an ``exchange``, with DDP or without.
-    Others are known by name. With ``rounds`` weights are exchanged instead, every so many steps.
+    Others are known by name. ``sharded``: a host is a replica of a network, and each of its workers
+    has a part. With ``rounds`` weights are exchanged instead, every so many steps.
     """
 
     name: str
@@ -42,6 +43,7 @@ class LinkCase:
     recipe: str = ""
     exchange: str = ""
     ddp: bool = True
+    sharded: bool = False
     rounds: Rounds | None = None
 
     def turn(self, steps: int) -> int:
@@ -124,6 +126,16 @@ OURS_LOCAL = (
         rounds=Rounds(EVERY),
     ),
 )
+HSDP = LinkCase("hsdp", "torch's HSDP", 3, ddp=False, sharded=True)
+HSDP_SILENT = LinkCase("fsdp", "FSDP2, nothing sent", 3, ddp=False, sharded=True)
+OURS_SHARDED = tuple(
+    LinkCase(f"fsdp-{name}", f"FSDP2, {label}", 6, recipe, "allgather", ddp=False, sharded=True)
+    for name, label, recipe in (
+        ("dense", "dense", "dense"),
+        ("onebit", "1-bit", _ONE_BIT),
+        ("adam", "Adam in 1 bit", _ADAM),
+    )
+)
 CASES = {
     case.name: case
     for case in (
@@ -134,9 +146,14 @@ CASES = {
         *OURS_WITHOUT_DDP,
         *OURS_LOCAL,
         *OURS_ON_SERVERS,
+        *(HSDP_SILENT, HSDP),
+        *OURS_SHARDED,
     )
 }
-DEFAULT_CASES = tuple(name for name, case in CASES.items() if case.exchange != SERVERS)
+DEFAULT_CASES = tuple(
+    name for name, case in CASES.items() if case.exchange != SERVERS and not case.sharded
+)
+SHARDED_CASES = tuple(name for name, case in CASES.items() if case.sharded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +205,8 @@ class LinksBench:
     """What to measure: in its turn a case makes ``steps`` steps, or whole rounds.
 
     ``limits`` are those of each of the ``rates``. ``delay`` is added to a round trip between any
-    two hosts, half of it on each way. A request must be answered within
+    two hosts, half of it on each way. With ``shards`` each host has so many workers, which hold
+    parts of one replica; no ``cases`` are all that fit. A request must be answered within
     ``deadline_seconds`` and the time that the link itself needs. ``trace`` is a file for the
     timeline of some more steps of every case.
     """
@@ -196,7 +214,8 @@ class LinksBench:
     limits: Limits
     model: LinkModel = field(default_factory=LinkModel)
     rates: tuple[str, ...] = RATES
-    cases: tuple[str, ...] = DEFAULT_CASES
+    cases: tuple[str, ...] = ()
+    shards: int = 1
     delay: str = NO_DELAY
     hosts: int = 2
     steps: int = 3
@@ -205,19 +224,29 @@ class LinksBench:
 
     def __post_init__(self) -> None:
         check_whole(self.hosts, least=2, owner="bench", field="hosts")
+        check_whole(self.shards, least=1, owner="bench", field="shards")
+        self._check_cases()
         check_whole(self.steps, least=1, owner="bench", field="steps")
         check_positive(self.deadline_seconds, owner="bench", field="deadline_seconds")
-        for name in self.cases:
-            check_choice(name, tuple(CASES), owner="bench", field="case")
         for rate in self.rates:
             rate_of(rate)
         delay_seconds_of(self.delay)
-        if not (self.rates and self.cases):
-            raise ConfigError("bench: at least one rate and one case are needed")
+        if not self.rates:
+            raise ConfigError("bench: at least one rate is needed")
+
+    def _check_cases(self) -> None:
+        for name in self.cases:
+            check_choice(name, tuple(CASES), owner="bench", field="case")
+            if CASES[name].sharded != (self.shards > 1):
+                raise ConfigError(
+                    f"bench: {name} needs --shards 2 or more, all other cases --shards 1: choose "
+                    f"among {', '.join(SHARDED_CASES if self.shards > 1 else DEFAULT_CASES)}"
+                )
 
     def chosen(self) -> list[LinkCase]:
         """In the order of the report: what others are compared with comes first."""
-        return [case for name, case in CASES.items() if name in self.cases]
+        names = self.cases or (SHARDED_CASES if self.shards > 1 else DEFAULT_CASES)
+        return [case for name, case in CASES.items() if name in names]
 
     def servers(self) -> int:
         """One on each host, if any case needs them."""
@@ -234,7 +263,7 @@ class LinksBench:
         """About the memory of all processes."""
         copies = 2 + sum(case.copies for case in self.chosen())
         each = _RESERVE_NBYTES + copies * self.model.nbytes
-        return round(self.hosts * each) + self.servers() * _RESERVE_NBYTES
+        return round(self.hosts * self.shards * each) + self.servers() * _RESERVE_NBYTES
 
     def check_memory(self, free_nbytes: int) -> None:
         """Refuse to fill the memory: the system might then kill any process of this machine."""

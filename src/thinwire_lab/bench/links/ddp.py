@@ -34,6 +34,7 @@ from thinwire_lab.bench.links.cases import (
     SILENT,
     LinkCase,
 )
+from thinwire_lab.bench.links.sharded import exchange_between_replicas
 
 LEARNING_RATE = 1e-6
 
@@ -92,10 +93,16 @@ def wrap(
     bucket_mb: float | None,
     servers: Sequence[str],
     deadline_seconds: float,
+    shards: int = 1,
 ) -> Wrapped:
     """Let a case exchange the gradients of ``net``. A collective: all hosts call it alike."""
     if case == NONE:
         return Wrapped(net)
+    if case.sharded:
+        between = exchange_between_replicas(
+            case, net, optimizer, shards=shards, deadline_seconds=deadline_seconds
+        )
+        return Wrapped(net, between)
     if not case.ddp:
         return Wrapped(net, _without_ddp(case, net, optimizer, deadline_seconds))
     # With more than one bucket torch's PowerSGD deadlocks on gloo.

@@ -12,6 +12,8 @@ from thinwire.errors import ConfigError
 from thinwire_lab.bench.hosts import burst_nbytes
 from thinwire_lab.bench.links.cases import (
     DDP,
+    HSDP,
+    HSDP_SILENT,
     NO_DELAY,
     NONE,
     LinkCase,
@@ -48,7 +50,8 @@ class LinkRow:
     """A case on a link.
 
     ``ddp`` is the time of DDP fp32 over its own: how many times faster it is. ``none`` is its time
-    over that without communication. ``link`` is the part of the link that its best step uses, in
+    over that without communication. Of sharded networks they are torch's HSDP, and a network whose
+    replicas send each other nothing. ``link`` is the part of the link that its best step uses, in
     the direction that has more bytes.
     """
 
@@ -110,6 +113,7 @@ class LinksReport:
     interrupted: bool
     rows: tuple[LinkRow, ...]
     delay: str = NO_DELAY
+    shards: int = 1
 
     def rates(self) -> list[str]:
         return list(dict.fromkeys(row.rate for row in self.rows))
@@ -121,6 +125,7 @@ class LinksReport:
             "numel": self.model.numel,
             "dense_nbytes": self.model.nbytes,
             "hosts": self.hosts,
+            "shards": self.shards,
             "steps": self.steps,
             "round_trip_ms": 1e3 * delay_seconds_of(self.delay),
             "burst_nbytes": {rate: _burst(rate) for rate in self.rates()},
@@ -151,7 +156,8 @@ def _make_row(
     samples: Mapping[tuple[str, LinkCase], Samples],
 ) -> LinkRow:
     rate, case = key
-    seconds, ddp, none = samples[key], samples.get((rate, DDP)), samples.get((rate, NONE))
+    dense, nothing = (HSDP, HSDP_SILENT) if case.sharded else (DDP, NONE)
+    seconds, ddp, none = samples[key], samples.get((rate, dense)), samples.get((rate, nothing))
     return LinkRow(
         rate=rate,
         case=case,

@@ -61,6 +61,7 @@ def bench_links(bench: LinksBench, watch: Watcher) -> LinksReport:
         hosts=bench.hosts,
         steps=bench.steps,
         delay=bench.delay,
+        shards=bench.shards,
         others=family_usage().others_since(before),
         interrupted=interrupted,
         rows=make_link_rows(blocks),
@@ -99,7 +100,9 @@ class _Cases:
         self._cluster = Cluster(
             pool,
             servers=places[: bench.servers()],
-            workers=[(f"host {i}", place) for i, place in enumerate(places)],
+            workers=[
+                (f"host {i}", place) for i, place in enumerate(places) for _ in range(bench.shards)
+            ],
             role="trainer",
             timeout_seconds=bench.deadline_seconds,
         )
@@ -174,6 +177,7 @@ class _Cases:
             backward=model.backward,
             bucket_mb=model.bucket_mb,
             optimizer=model.optimizer,
+            shards=self._bench.shards,
             deadline_seconds=self._step_seconds,
             servers=servers,
         )

@@ -16,6 +16,7 @@ from thinwire_lab.bench.hosts import INTERFACE
 from thinwire_lab.bench.links.cases import CASES, LinkCase
 from thinwire_lab.bench.links.ddp import Wrapped, optimizer_for, wait_for_all, wrap
 from thinwire_lab.bench.links.models import LINEAR, Computed, Shaped, Workload, shapes_of
+from thinwire_lab.bench.links.sharded import shard
 from thinwire_lab.bench.server.allreduce import make_groups
 from thinwire_lab.bench.workers.messages import Join, Prepare, Record, Reply, Request, Run
 
@@ -111,6 +112,8 @@ class TrainerRole:
             self._workload = _workload(request)
         net = self._workload.network()
         case = CASES[request.case]
+        if case.sharded:
+            shard(case, net, request.shards)
         optimizer = optimizer_for(case, net, applies=request.optimizer)
         wrapped = wrap(
             case,
@@ -118,6 +121,7 @@ class TrainerRole:
             optimizer,
             bucket_mb=request.bucket_mb,
             servers=request.servers,
+            shards=request.shards,
             deadline_seconds=request.deadline_seconds,
         )
         self._cells[request.cell] = Training(

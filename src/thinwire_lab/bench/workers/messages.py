@@ -76,6 +76,7 @@ class Prepare:
     backward: str
     bucket_mb: float | None
     optimizer: bool
+    shards: int
     deadline_seconds: float
     servers: list[str] = field(default_factory=list)
 

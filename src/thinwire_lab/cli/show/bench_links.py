@@ -13,8 +13,8 @@ from thinwire_lab.cli.show.bench import closing, milliseconds, print_notes, prin
 _COLUMNS = ("case", "ms", "DDP /", "/ none", "computing", "MB out/in", "link", "cpu ms")
 _LEGEND = """\
 ms         of a step, best/median, as are ratios; of local steps the mean of a round
-DDP /      the time of DDP fp32 over this: how many times faster it is
-/ none     this time over that without communication: 1 is the limit
+DDP /      the time of DDP fp32, or of HSDP, over this: how many times faster it is
+/ none     this time over that without communication, or none between hosts: 1 is the limit
 computing  the share of the median step that is computing: that without communication over it
 MB out/in  of one host in a step, as its interface counts them: headers and all
 link       the part of the link's rate that the best step uses
@@ -38,9 +38,14 @@ def _title(report: LinksReport, rate: str, rows: list[LinkRow]) -> str:
     steps = max(len(row.samples.seconds) for row in rows)
     link = rate if report.delay == NO_DELAY else f"{rate}, {report.delay} round trip"
     return (
-        f"{link}, {report.hosts} hosts, {report.model.name} of {numel} parameters, "
+        f"{link}, {_hosts(report)}, {report.model.name} of {numel} parameters, "
         f"{_step(report)}; {steps} steps"
     )
+
+
+def _hosts(report: LinksReport) -> str:
+    parts = "" if report.shards == 1 else f" of {report.shards} parts each"
+    return f"{report.hosts} hosts{parts}"
 
 
 def _step(report: LinksReport) -> str:
