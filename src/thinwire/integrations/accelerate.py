@@ -29,6 +29,7 @@ except ModuleNotFoundError as error:
     raise ImportError("Accelerate is missing: pip install 'thinwire[accelerate]'") from error
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from typing_extensions import Unpack
 
 
@@ -39,10 +40,14 @@ def compress(
     *,
     optimizer: Optimizer | None = None,
     name: str = "thinwire",
+    replicate: DeviceMesh | None = None,
     **options: Unpack[Options],
 ) -> Compression:
     """Send the gradients of ``model``, which ``accelerator.prepare`` returned, as ``recipe`` says;
     without one, as fits ``optimizer``.
+
+    With ``replicate`` it is a network that the script has cut with ``fully_shard`` itself, and that
+    ``prepare`` has not seen; see ``tw.compress_fsdp``. Prepare the optimizer and the data.
 
     The state goes to ``{name}_rank_{rank}.pt`` in each checkpoint: give every model its own name.
     """
@@ -52,6 +57,7 @@ def compress(
         options,
         optimizer=optimizer,
         scaler=accelerator.scaler,
+        replicate=replicate,
         advice="compress what prepare() returns, and start with accelerate launch --num_processes",
     )
     rank = accelerator.process_index

@@ -32,6 +32,9 @@ except ModuleNotFoundError as error:
     raise ImportError("Lightning is missing: pip install 'thinwire[lightning]'") from error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed.device_mesh import DeviceMesh
     from typing_extensions import Unpack
 
 _KEY = "thinwire"
@@ -40,10 +43,19 @@ _KEY = "thinwire"
 class CompressGradients(Callback):
     """Sends gradients as ``recipe`` says; without one, as fits the optimizer.
 
-    ``compression`` is there from the start of training.
+    ``compression`` is there from the start of training. With ``ModelParallelStrategy``, and a
+    network that ``configure_model`` has cut with ``fully_shard``, ``replicate`` returns the
+    dimension of the module's mesh along which its replicas are.
     """
 
-    def __init__(self, recipe: Recipe | None = None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        recipe: Recipe | None = None,
+        *,
+        replicate: Callable[[LightningModule], DeviceMesh] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._replicate = replicate
         self.compression: Compression | None = None
         self._recipe = recipe
         self._options = options
@@ -62,6 +74,7 @@ class CompressGradients(Callback):
             optimizer=trainer.optimizers[0],
             scaler=getattr(trainer.precision_plugin, "scaler", None),
             advice='use Trainer(strategy="ddp", devices=...)',
+            replicate=None if self._replicate is None else self._replicate(pl_module),
         )
         seconds = self._options.get("deadline_seconds", RANK_DEADLINE_SECONDS)
         self._gather = Gather(deadline_seconds=seconds)
