@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
     FullyShardedDataParallel,
     MixedPrecisionPolicy,
     fully_shard,
@@ -102,6 +103,7 @@ class Sharded:
         replicas: int = 2,
         policy: MixedPrecisionPolicy | None = None,
         net: Any = None,
+        offload: CPUOffloadPolicy | None = None,
         **options: Any,
     ) -> None:
         recipe, make_optimizer = RECIPES[name]
@@ -112,6 +114,8 @@ class Sharded:
         inner: dict[str, Any] = (
             {} if policy is None else {"mp_policy": replace(policy, output_dtype=None)}
         )
+        if offload is not None:
+            wrap = inner = {"offload_policy": offload}
         fully_shard(self.net.blocks, mesh=on, **inner)
         fully_shard(self.net, mesh=on, **wrap)
         self.optimizer = make_optimizer(self.net)
@@ -468,3 +472,48 @@ def warned_of_norms() -> str:
 
 def test_lans_is_refused() -> None:
     assert all("LANS" in text for text in run(warned_of_norms, ranks=4))
+
+
+def train_compiled(native: bool) -> list[bytes]:
+    trainer = Sharded("dense", native=native)
+    trainer.net.compile(backend="aot_eager")
+    return trainer.train(range(3))
+
+
+def test_compiled_networks_are_torchs_own() -> None:
+    ours, theirs = (run(train_compiled, native, ranks=4)[0] for native in (False, True))
+    assert ours == theirs
+
+
+def train_offloaded(native: bool) -> list[bytes]:
+    policy = CPUOffloadPolicy(pin_memory=False)
+    return Sharded("dense", native=native, offload=policy).train(range(3))
+
+
+def test_offloaded_networks_are_torchs_own() -> None:
+    ours, theirs = (run(train_offloaded, native, ranks=4)[0] for native in (False, True))
+    assert ours == theirs
+
+
+def go_on_after_an_error() -> tuple[bool, list[bytes]]:
+    """An error of the script in forward, on all ranks, as when memory is short."""
+    trainer = Sharded("1 bit")
+    trainer.train(range(2))
+    handle = trainer.net.head.register_forward_pre_hook(_fail)
+    failed = False
+    try:
+        trainer.loss(2)
+    except ArithmeticError:
+        failed = True
+    handle.remove()
+    trainer.net.reset_iter_state()
+    return failed, trainer.train(range(2, 4))
+
+
+def _fail(module: nn.Module, inputs: object) -> None:
+    raise ArithmeticError("the script's own")
+
+
+def test_training_goes_on_after_an_error_in_forward() -> None:
+    undisturbed = run(train, "1 bit", 4, {}, ranks=4)[0]
+    assert run(go_on_after_an_error, ranks=4) == [(True, undisturbed)] * 4
