@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -105,9 +107,16 @@ def _over_tcp(keys: tuple[ServerKeys, WorkerKeys] | None, limits: TransportLimit
 RIGS: dict[str, Callable[[TransportLimits], Rig]] = {"inproc": inproc, "tcp": tcp, "tls": tls}
 
 
+def _folder_of_this_process() -> Path:
+    """A new one, which is removed when the process ends: servers and workers outlive their rigs."""
+    place = tempfile.mkdtemp(prefix="thinwire-keys-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return Path(place)
+
+
 def pair(folder: Path | None = None, *, ranks: str = "") -> tuple[ServerKeys, WorkerKeys]:
     """Keys of a server and of the one worker that it lets in, which may be some ranks alone."""
-    place = folder or Path(tempfile.mkdtemp(prefix="thinwire-keys-"))
+    place = _folder_of_this_process() if folder is None else folder
     server, server_certificate = new_keys(place, "server")
     worker, certificate = new_keys(place, "worker")
     allow = place / "workers.allow"
