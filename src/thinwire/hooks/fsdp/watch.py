@@ -134,9 +134,10 @@ class ShardWatch:
         silent = [rank for rank in after if rank != own and after[rank] == before[rank]]
         if silent:
             return f"{_named(silent)} did not answer within {self.patience_seconds:g} s"
-        least = min(count for count, _ in after.values())
-        behind = [rank for rank, (count, _) in after.items() if count == least and rank != own]
-        return f"{_named(behind)} did not come within {self.patience_seconds:g} s"
+        others = {rank: count for rank, (count, _) in after.items() if rank != own}
+        behind = [rank for rank, count in others.items() if count == min(others.values())]
+        who = _named(behind) if behind else "another rank"
+        return f"{who} did not come within {self.patience_seconds:g} s"
 
     def _counts(self) -> dict[int, tuple[int, int]]:
         """Of each rank how many collectives it has begun, and how often it has told."""
