@@ -32,6 +32,7 @@ def train(folder: str) -> tuple[list[bytes], int]:
         wrapped.step()
         wrapped.zero_grad()
     accelerator.save_state(folder)
+    accelerator.wait_for_everyone()  # every rank reads what the main process wrote
     steps = compression.steps
     accelerator.load_state(folder)
     assert compression.steps == steps
